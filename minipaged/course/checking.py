@@ -1,0 +1,396 @@
+"""Checks: how they are written, run, and told to the learner.
+
+A check is a function of a subject and of random draws. It raises `CheckFailed` through the
+helpers here. `judge` runs it with several seeds and gives a verdict; `check` is what a notebook
+calls.
+"""
+
+import ast
+import importlib
+import importlib.util
+import math
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from . import mine
+from .exercises import Exercise, catalogue
+from .extract import Extracted, NotFound, extract, is_stub
+from .subject import LocalSubject, Ref, Reply, Subject, SubjectError
+
+SEEDS = 5
+
+
+class CheckFailed(Exception):
+    """What a check found.
+
+    Attributes:
+        about: what was done, "allocate(3) on a pool of 8".
+        saw: what came back.
+        due: what should have; not shown by the grader.
+        because: the misconception that this points to.
+    """
+
+    def __init__(self, about: str, saw: str, due: str, because: str) -> None:
+        super().__init__(f"{about}: saw {saw}, due {due}. {because}")
+        self.about, self.saw, self.due, self.because = about, saw, due, because
+
+
+class NotDone(Exception):
+    """The exercise has not been worked on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check as registered: its exercise, the sentence that must hold, hints, and the function."""
+
+    id: str
+    holds: str
+    hints: tuple[str, ...]
+    run: Callable[[Subject, "Draw"], None]
+
+
+_checks: dict[str, Check] = {}
+
+
+def check_for(
+    exercise_id: str, *, holds: str, hints: tuple[str, ...]
+) -> Callable[[Callable[[Subject, "Draw"], None]], Callable[[Subject, "Draw"], None]]:
+    """Register a function as the check of an exercise.
+
+    Args:
+        exercise_id: "04.1".
+        holds: one sentence that says what a right solution does.
+        hints: three of them: the concept, the invariant, nearly the code.
+    """
+
+    def register(run: Callable[[Subject, Draw], None]) -> Callable[[Subject, Draw], None]:
+        if exercise_id in _checks:
+            raise ValueError(f"exercise {exercise_id} has two checks")
+        _checks[exercise_id] = Check(exercise_id, holds, hints, run)
+        return run
+
+    return register
+
+
+def check_of(exercise_id: str) -> Check:
+    """The check of an exercise; ValueError names the exercises that there are."""
+    name = f"minipaged.course.checks.lesson_{exercise_id[:2]}"
+    if importlib.util.find_spec(name):
+        importlib.import_module(name)
+    if exercise_id not in _checks:
+        raise ValueError(f"no check of exercise {exercise_id!r}; there are {sorted(_checks)}")
+    return _checks[exercise_id]
+
+
+# --- what checks are written with --------------------------------------------------------------
+
+
+class Draw(random.Random):
+    """Fresh random inputs, all from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.generator = torch.Generator().manual_seed(seed & 0xFFFF_FFFF)
+
+    def tensor(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Normally distributed numbers."""
+        return torch.randn(shape, generator=self.generator).to(dtype)
+
+    def permutation(self, n: int) -> list[int]:
+        """The numbers 0 ... n - 1 in a random order, never the ascending one if n > 1."""
+        numbers = list(range(n))
+        while n > 1 and numbers == sorted(numbers):
+            self.shuffle(numbers)
+        return numbers
+
+
+def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """A tensor of NaN: memory that nobody has written."""
+    return torch.full(shape, math.nan, dtype=dtype)
+
+
+def show(value: Any) -> str:
+    """A value as a learner reads it."""
+    if isinstance(value, torch.Tensor):
+        head = f"a tensor {list(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+        return head if value.numel() > 12 else f"{head} {value.tolist()}"
+    if isinstance(value, Ref):
+        return f"an object of class {value.kind}"
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def result(reply: Reply, about: str, because: str | Mapping[str, str] = "") -> Any:
+    """The value of a reply; fails where the call raised.
+
+    Args:
+        because: the misconception that an exception points to, or one per built-in exception name.
+    """
+    if reply.error is None:
+        return reply.value
+    if reply.error.kind == "NotImplementedError":
+        raise NotDone(about)
+    raised = f"{reply.error.kind}: {reply.error.text}".strip(": ")
+    reason = because if isinstance(because, str) else because.get(reply.error.kind, "")
+    raise CheckFailed(about, raised, "no exception", reason or "Your code raised an exception.")
+
+
+def expect(about: str, saw: Any, due: Any, because: str | Callable[[Any], str]) -> None:
+    """Fail unless a plain value has exactly the type and value that are due.
+
+    Args:
+        because: the misconception, or a function that reads it off what was seen.
+    """
+    if same(saw, due):
+        return
+    reason = because if isinstance(because, str) else because(saw)
+    if type(saw) is not type(due) and not isinstance(saw, Ref):
+        reason += f" (It is a {type(saw).__name__}, and a {type(due).__name__} is due.)"
+    raise CheckFailed(about, show(saw), show(due), reason)
+
+
+def same(saw: Any, due: Any) -> bool:
+    """Equal in value and in exact type, all the way down. Floats to a relative 1e-9."""
+    if type(saw) is not type(due):
+        return False
+    if isinstance(due, list | tuple):
+        return len(saw) == len(due) and all(map(same, saw, due))
+    if isinstance(due, dict):
+        return same(list(saw.items()), list(due.items()))
+    if isinstance(due, float):
+        return math.isclose(saw, due, rel_tol=1e-9, abs_tol=1e-12)
+    if isinstance(due, torch.Tensor):
+        return saw.dtype == due.dtype and torch.equal(saw, due)
+    return bool(saw == due)
+
+
+def expect_tensor(
+    about: str,
+    saw: Any,
+    due: torch.Tensor,
+    because: str | Callable[[torch.Tensor], str],
+    tolerance: float = 1e-5,
+) -> None:
+    """Fail unless a tensor has the shape and dtype that are due, is finite where it should be, and
+    lies within `tolerance` times the largest magnitude that is due.
+
+    Args:
+        because: the misconception, or a function that reads it off the tensor seen.
+    """
+    if not isinstance(saw, torch.Tensor):
+        raise CheckFailed(about, show(saw), show(due), "A tensor is due.")
+    if saw.shape != due.shape:
+        reason = because if isinstance(because, str) else because(saw)
+        raise CheckFailed(
+            about, f"shape {list(saw.shape)}", f"shape {list(due.shape)}", f"{reason} (The shape.)"
+        )
+    if saw.dtype != due.dtype:
+        dtypes = (str(t.dtype).removeprefix("torch.") for t in (saw, due))
+        raise CheckFailed(about, *dtypes, "The result must keep the dtype that the contract names.")
+    difference = (saw.double() - due.double()).abs()
+    allowed = tolerance * max(1.0, largest(due))
+    agrees = (difference <= allowed) | (saw == due) | (saw.isnan() & due.isnan())
+    if bool(agrees.all()):
+        return
+    reason = because if isinstance(because, str) else because(saw)
+    if bool((saw.isnan() & ~due.isnan()).any()):
+        reason += " (There is NaN in it: memory was read that nobody wrote, or nothing was left.)"
+    where = tuple((~agrees).nonzero()[0].tolist())
+    raise CheckFailed(
+        about,
+        f"{float(saw[where]):.6g} at {list(where)}",
+        f"{float(due[where]):.6g} there",
+        reason,
+    )
+
+
+def largest(tensor: torch.Tensor) -> float:
+    """The largest finite magnitude in a tensor; 0 where there is none."""
+    finite = tensor[tensor.isfinite()]
+    return float(finite.double().abs().max()) if finite.numel() else 0.0
+
+
+def expect_error(about: str, reply: Reply, kind: str, names: Any, because: str) -> None:
+    """Fail unless a call raised `kind` with a text that names the offending value."""
+    if reply.error is None:
+        raise CheckFailed(about, show(reply.value), f"a {kind}", because)
+    if reply.error.kind == "NotImplementedError":
+        raise NotDone(about)
+    if reply.error.kind != kind:
+        raise CheckFailed(about, f"{reply.error.kind}: {reply.error.text}", f"a {kind}", because)
+    if str(names) not in reply.error.text:
+        raise CheckFailed(
+            about,
+            f"{kind}: {reply.error.text}",
+            f"a {kind} whose text names {names}",
+            "An error must name the value that is wrong, so that its reader can find it.",
+        )
+
+
+# --- judging -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What judging came to: "passed", "failed" or "not done", and the failure if there was one."""
+
+    status: str
+    failure: CheckFailed | None = None
+
+
+def judge(exercise_id: str, new_subject: Callable[[], Subject], seed: int) -> Verdict:
+    """Run an exercise's check, with a fresh subject and fresh draws for each of several seeds."""
+    check = check_of(exercise_id)
+    for offset in range(SEEDS):
+        try:
+            check.run(new_subject(), Draw(seed + offset))
+        except NotDone:
+            return Verdict("not done")
+        except CheckFailed as failure:
+            return Verdict("failed", failure)
+        except SubjectError as error:
+            if error.error.kind == "NotImplementedError":
+                return Verdict("not done")
+            failure = CheckFailed("making or reading an object", str(error), "no exception", "")
+            return Verdict("failed", failure)
+    return Verdict("passed")
+
+
+_loaded = 0
+
+
+def load(exercise: Exercise, extracted: Extracted) -> ModuleType:
+    """Write extracted source to a file of its own and import it; see `Extracted`."""
+    global _loaded
+    _loaded += 1
+    folder = Path(tempfile.mkdtemp(prefix="minipaged-"))
+    name = f"exercise_{exercise.id.replace('.', '_')}_{_loaded}"
+    path = folder / f"{name}.py"
+    path.write_text(extracted.source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def judge_source(exercise: Exercise, cells: list[str], seed: int) -> tuple[Verdict, Extracted]:
+    """Judge the definition of an exercise's object in some cells, in this process."""
+    given = {e.name: e.module for e in catalogue().values() if e.id != exercise.id}
+    extracted = extract(cells, exercise.name, given)
+    if is_stub_source(extracted, exercise):
+        return Verdict("not done"), extracted
+    try:
+        module = load(exercise, extracted)
+    except Exception as error:
+        failure = CheckFailed(
+            "running your definition alone, with what it needs",
+            f"{type(error).__name__}: {error}",
+            "no exception",
+            "Your cell uses something that no cell defines by an import, def, class or constant.",
+        )
+        return Verdict("failed", failure), extracted
+    return judge(exercise.id, lambda: LocalSubject(module), seed), extracted
+
+
+def is_stub_source(extracted: Extracted, exercise: Exercise) -> bool:
+    """Whether the learner has not begun."""
+    return is_stub(ast.parse(extracted.target).body[0], exercise.todo)
+
+
+# --- in a notebook -----------------------------------------------------------------------------
+
+
+def reference(exercise: Exercise) -> Any:
+    """The course's own object."""
+    return getattr(importlib.import_module(exercise.module), exercise.name)
+
+
+def notebook_cells() -> list[str]:
+    """The cells that were run in this notebook, oldest first; [] outside of one."""
+    try:
+        from IPython import get_ipython
+    except ImportError:
+        return []
+    shell = get_ipython()
+    return list(shell.user_ns.get("In", [])) if shell else []
+
+
+def check(exercise_id: str, candidate: Any) -> Any:
+    """Check an exercise and say what holds and what does not.
+
+    Args:
+        exercise_id: "04.1".
+        candidate: the learner's object.
+
+    Returns:
+        The candidate if it passes, else the course's own object, so that the lesson goes on.
+    """
+    exercises = catalogue()
+    if exercise_id not in exercises:
+        raise ValueError(f"no exercise {exercise_id!r}; there are {', '.join(exercises)}")
+    exercise = exercises[exercise_id]
+    ours = reference(exercise)
+    label = f"{exercise.id} {exercise.name}"
+    if candidate is ours:
+        print(f"{label}: this is the course's own. Run your cell above first, then this one.")
+        return ours
+    try:
+        seed = random.SystemRandom().randrange(1 << 30)
+        verdict, extracted = judge_source(exercise, notebook_cells(), seed)
+    except NotFound as error:
+        print(f"{label}: {error}")
+        return ours
+    if verdict.status == "not done":
+        print(f"{label}: not done yet. The course's own stands in.")
+        return ours
+    mine.count(exercise.id, verdict.status)
+    if verdict.failure:
+        print(explain(exercise, verdict.failure))
+        return ours
+    print(f"{label}: passed. {check_of(exercise.id).holds}")
+    for line in mine.accept(exercise, extracted):
+        print(line)
+    return candidate
+
+
+def explain(exercise: Exercise, failure: CheckFailed) -> str:
+    """What a learner reads when a check fails."""
+    found = check_of(exercise.id)
+    lines = [
+        f"{exercise.id} {exercise.name}: not right yet. The course's own stands in meanwhile.",
+        f"  what holds  {found.holds}",
+        f"  tried       {failure.about}",
+        f"  saw         {failure.saw}",
+        f"  due         {failure.due}",
+    ]
+    if failure.because:
+        lines.append(f"  perhaps     {failure.because}")
+    lines.append(f'  hint        {found.hints[0]}  (More: hint("{exercise.id}", 2))')
+    return "\n".join(lines)
+
+
+def hint(exercise_id: str, number: int = 1) -> None:
+    """Print one of an exercise's hints: 1 the concept, 2 what must hold, 3 nearly the code."""
+    hints = check_of(exercise_id).hints
+    if not 1 <= number <= len(hints):
+        raise ValueError(f"exercise {exercise_id} has hints 1 to {len(hints)}, not {number}")
+    print(f"{exercise_id}, hint {number} of {len(hints)}: {hints[number - 1]}")
+
+
+def progress() -> None:
+    """Print what is done, exercise by exercise."""
+    record = mine.record()
+    for exercise in catalogue().values():
+        entry = record.get(exercise.id, {})
+        tries = f", {entry['tries']} tries" if entry.get("tries") else ""
+        print(f"{exercise.id} {exercise.title:40} {entry.get('status', 'not done')}{tries}")

@@ -1,0 +1,1 @@
+"""The checks and hints of the exercises, a file a lesson."""

@@ -1,0 +1,177 @@
+"""Takes one definition, and all that it needs, out of the cells of a notebook.
+
+Notebook, tests and grader use this one way: the last definition of the exercise's name, with the
+imports, functions, classes and constants that it needs, however deep, as the text of a module.
+"""
+
+import ast
+import builtins
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+class NotFound(Exception):
+    """No cell defines the name; the message says what there is instead."""
+
+
+@dataclass(slots=True)
+class Definition:
+    """A top-level statement that binds a name: where, and its text without decorators lost."""
+
+    node: ast.stmt
+    text: str
+
+
+@dataclass(slots=True)
+class Extracted:
+    """A definition with what it needs.
+
+    Attributes:
+        name: the exercise's object.
+        target: the text of its definition.
+        needs: texts of the other statements, in an order that works.
+        notes: what a reader should be told, such as cells that could not be read.
+    """
+
+    name: str
+    target: str
+    needs: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def source(self) -> str:
+        """The text of a module."""
+        return "\n\n\n".join([*self.needs, self.target]) + "\n"
+
+
+def plain_python(cell: str) -> str:
+    """A cell's text with IPython's own lines (%magic, !command, ?help) made blank."""
+    if cell.lstrip().startswith("%%"):
+        return ""
+    lines = cell.split("\n")
+    for idx, line in enumerate(lines):
+        word = line.strip()
+        if word.startswith(("%", "!", "?")) or (word.endswith("?") and "#" not in word):
+            candidate = lines[:idx] + [""] + lines[idx + 1 :]
+            if not parses("\n".join(lines)):  # a line inside a string is Python
+                lines = candidate
+    return "\n".join(lines)
+
+
+def parses(text: str) -> bool:
+    """Whether a text is Python."""
+    try:
+        ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def definitions(cells: Iterable[str], notes: list[str] | None = None) -> dict[str, Definition]:
+    """The last definition of each name in some cells.
+
+    Args:
+        cells: texts, in the order in which they count.
+        notes: gets a line for each cell that is not Python.
+    """
+    found: dict[str, Definition] = {}
+    for number, cell in enumerate(cells, start=1):
+        text = plain_python(cell)
+        try:
+            body = ast.parse(text).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            if notes is not None:
+                notes.append(f"cell {number} was left out, it is not Python: {error}")
+            continue
+        lines = text.splitlines(keepends=True)
+        for node in body:
+            for name, definition in bound_names(node, lines):
+                found[name] = definition
+    return found
+
+
+def bound_names(node: ast.stmt, lines: list[str]) -> Iterable[tuple[str, Definition]]:
+    """The names that a top-level statement defines for good: no results of calls."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        text = "".join(lines[first - 1 : node.end_lineno]).rstrip()
+        yield node.name, Definition(node, text)
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        for alias in node.names:
+            if alias.name != "*":
+                single = type(node)(**{**dict(ast.iter_fields(node)), "names": [alias]})
+                bound = alias.asname or alias.name.split(".")[0]
+                yield bound, Definition(node, ast.unparse(single))
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        calls = (ast.Call, ast.Await, ast.Lambda, ast.comprehension, ast.NamedExpr)
+        if not any(isinstance(part, calls) for part in ast.walk(node.value)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                for part in ast.walk(target):
+                    if isinstance(part, ast.Name):
+                        yield part.id, Definition(node, ast.unparse(node))
+
+
+def names_used(node: ast.AST) -> set[str]:
+    """Every name that a piece of code mentions, quoted annotations included."""
+    used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            if part.value.isidentifier():
+                used.add(part.value)
+    return used - set(dir(builtins))
+
+
+def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extracted:
+    """Take the last definition of `name` and what it needs.
+
+    Args:
+        cells: texts of code cells, in the order in which they count.
+        name: of the exercise's object.
+        given: names of the other exercises' objects -> the module of the package that has them.
+            They are imported, not copied: an exercise is judged on top of right earlier ones.
+
+    Raises:
+        NotFound: when no cell defines it as a function or class.
+    """
+    notes: list[str] = []
+    found = definitions(cells, notes)
+    definition = found.get(name)
+    if definition is None or not isinstance(definition.node, ast.FunctionDef | ast.ClassDef):
+        raise NotFound(" ".join([f"no cell defines {name} as a function or class.", *notes]))
+    result = Extracted(name, definition.text, notes=notes)
+    done = {name}
+
+    def visit(node: ast.AST) -> None:
+        for used in sorted(names_used(node) - done):
+            done.add(used)
+            if used in given:
+                result.needs.append(f"from {given[used]} import {used}")
+            elif used in found:
+                visit(found[used].node)
+                if found[used].text not in result.needs:
+                    result.needs.append(found[used].text)
+
+    visit(definition.node)
+    result.needs.sort(key=lambda text: not text.startswith(("import ", "from ")))
+    return result
+
+
+def is_stub(node: ast.AST, todo: tuple[str, ...]) -> bool:
+    """Whether a body that the learner should write is still `raise NotImplementedError`."""
+    functions = [
+        part
+        for part in ast.walk(node)
+        if isinstance(part, ast.FunctionDef) and (not todo or part.name in todo)
+    ]
+    return any(is_raise(function.body) for function in functions[: len(todo) or 1])
+
+
+def is_raise(body: list[ast.stmt]) -> bool:
+    """Whether a body, its docstring apart, only raises NotImplementedError."""
+    first = body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        body = body[1:]
+    if len(body) != 1 or not isinstance(body[0], ast.Raise):
+        return False
+    return "NotImplementedError" in {n.id for n in ast.walk(body[0]) if isinstance(n, ast.Name)}

@@ -1,0 +1,290 @@
+"""How checks see what they judge: through messages of plain values, tensors and handles.
+
+A check calls a learner's objects only through a `Subject`. `LocalSubject` runs them in this
+process, the grader's in another; both translate every argument and every result with the codec of
+this file, so that a check comes to the same verdict in a notebook and in the grader.
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+PLAIN = (bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A handle of an object that lives with the subject; `kind` is the name of its class."""
+
+    handle: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What was raised: the name of the nearest built-in exception, and its text."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a call came to.
+
+    Attributes:
+        value: plain values, lists, tuples, dicts, tensors, dtypes and `Ref`s.
+        args_after: the arguments after the call, to see what it changed.
+        error: what it raised, or None.
+    """
+
+    value: Any
+    args_after: tuple
+    error: Error | None
+
+
+class Subject(Protocol):
+    """A learner's objects, or the reference's.
+
+    A target is the name of the exercise's object ("BlockPool"), dotted ("WasteReport.of"), a
+    method of a handle ((ref, "free")), or something given by the package
+    ("minipaged.block_table:BlockPool").
+    """
+
+    def new(self, cls: str, *args: Any) -> Ref: ...
+
+    def call(self, target: "str | tuple[Ref, str]", *args: Any) -> Reply: ...
+
+    def get(self, ref: Ref, name: str) -> Any: ...
+
+    def launch(self, kernel: str, grid: tuple[int, ...], *args: Any) -> Reply: ...
+
+
+class SubjectError(Exception):
+    """`new` or `get` raised on the subject's side."""
+
+    def __init__(self, error: Error) -> None:
+        super().__init__(f"{error.kind}: {error.text}")
+        self.error = error
+
+
+# --- the codec ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Message:
+    """A value as a tree of JSON's types, and the bytes of its tensors' storages."""
+
+    tree: Any
+    storages: list[bytes]
+
+
+def encode(value: Any, keep: Callable[[Any], Ref]) -> Message:
+    """Turn a value into a message.
+
+    Only exact types pass as they are: an int subclass is no int. Tensors keep their strides, and
+    those that share memory still share it afterwards. Anything else becomes a handle.
+
+    Args:
+        keep: takes an object to be kept where it is, and gives its handle.
+    """
+    storages: list[bytes] = []
+    seen: dict[int, int] = {}
+
+    def tensor_tree(tensor: torch.Tensor) -> list:
+        tensor = tensor.detach()
+        pointer = tensor.untyped_storage().data_ptr()
+        if pointer not in seen or pointer == 0:
+            seen[pointer] = len(storages)
+            storages.append(bytes(tensor.untyped_storage().cpu()))
+        geometry = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
+        return ["tensor", seen[pointer], str(tensor.dtype).removeprefix("torch."), *geometry]
+
+    def tree(item: Any) -> Any:
+        kind = type(item)
+        if item is None or kind is bool or kind is int or kind is str:
+            return ["int", str(item)] if kind is int else item
+        if kind is float:
+            return ["float", item.hex()]
+        if kind is list or kind is tuple:
+            return [kind.__name__, [tree(part) for part in item]]
+        if kind is torch.Size:
+            return ["tuple", [tree(part) for part in item]]
+        if kind is dict:
+            return ["dict", [[tree(key), tree(part)] for key, part in item.items()]]
+        if kind is torch.Tensor and item.layout is torch.strided and item.device.type != "meta":
+            return tensor_tree(item)
+        if kind is torch.dtype:
+            return ["dtype", str(item).removeprefix("torch.")]
+        ref = item if kind is Ref else keep(item)
+        return ["ref", ref.handle, ref.kind]
+
+    return Message(tree(value), storages)
+
+
+def decode(message: Message, find: Callable[[Ref], Any]) -> Any:
+    """Turn a message back into a value; ValueError where it is malformed.
+
+    Args:
+        find: gives the object that a handle stands for (or the handle itself).
+    """
+    buffers: dict[int, torch.Tensor] = {}
+
+    def tensor(index: int, dtype: str, shape: list, stride: list, offset: int) -> torch.Tensor:
+        if index not in buffers:
+            raw = bytearray(message.storages[index])
+            buffers[index] = torch.frombuffer(raw, dtype=torch.uint8) if raw else torch.empty(0)
+        flat = buffers[index].view(torch_dtype(dtype)) if buffers[index].numel() else None
+        if flat is None:
+            return torch.empty(shape, dtype=torch_dtype(dtype))
+        return flat.as_strided(shape, stride, offset)
+
+    def value(item: Any) -> Any:
+        if item is None or type(item) in (bool, str):
+            return item
+        match item:
+            case ["int", str(text)]:
+                return int(text)
+            case ["float", str(text)]:
+                return float.fromhex(text)
+            case ["list", list(parts)]:
+                return [value(part) for part in parts]
+            case ["tuple", list(parts)]:
+                return tuple(value(part) for part in parts)
+            case ["dict", list(pairs)]:
+                return {value(key): value(part) for key, part in pairs}
+            case ["tensor", int(index), str(dtype), list(shape), list(stride), int(offset)]:
+                return tensor(index, dtype, shape, stride, offset)
+            case ["dtype", str(name)]:
+                return torch_dtype(name)
+            case ["ref", int(handle), str(kind)]:
+                return find(Ref(handle, kind))
+        raise ValueError(f"malformed message: {str(item)[:60]}")
+
+    return value(message.tree)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of that name; ValueError when there is none."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"malformed message: no dtype {name[:40]!r}")
+    return dtype
+
+
+# --- the side where the objects live -----------------------------------------------------------
+
+
+class Host:
+    """Holds a learner's module and the objects that it made, and serves requests about them."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.objects: list[Any] = []
+
+    def keep(self, item: Any) -> Ref:
+        """Keep an object; the same object always has the same handle."""
+        for handle, known in enumerate(self.objects):
+            if known is item:
+                return Ref(handle, type(item).__name__)
+        self.objects.append(item)
+        return Ref(len(self.objects) - 1, type(item).__name__)
+
+    def find(self, ref: Ref) -> Any:
+        """The object of a handle."""
+        return self.objects[ref.handle]
+
+    def resolve(self, target: Any) -> Any:
+        """The thing that a target names; see `Subject`."""
+        if isinstance(target, tuple):
+            return getattr(target[0], target[1])
+        place, _, path = target.rpartition(":")
+        thing: Any = importlib.import_module(place) if place else self.module
+        for name in path.split("."):
+            thing = getattr(thing, name)
+        return thing
+
+    def serve(self, request: Message) -> Message:
+        """Do what a request (verb, target, args, grid) says and encode (value, args, error)."""
+        verb, target, args, grid = decode(request, self.find)
+        value: Any = None
+        error: tuple[str, str] | None = None
+        try:
+            thing = self.resolve(target)
+            if verb == "launch":
+                thing = thing[grid]
+            value = thing if verb == "get" else thing(*args)
+        except Exception as raised:
+            error = (builtin_name(raised), str(raised))
+        return encode((value, args, error), self.keep)
+
+
+def builtin_name(raised: BaseException) -> str:
+    """The name of the nearest class of an exception that everybody knows."""
+    for cls in type(raised).__mro__:
+        if cls.__module__ == "builtins":
+            return cls.__name__
+    return "Exception"
+
+
+class MessageSubject:
+    """A `Subject` that turns calls into messages; how they travel is `exchange`'s matter."""
+
+    def exchange(self, request: Message) -> Message:
+        """Bring a request to the host, and its answer back."""
+        raise NotImplementedError
+
+    def ask(self, verb: str, target: Any, args: tuple, grid: Any = None) -> Reply:
+        """One request and its reply, checked for its form."""
+        request = encode((verb, target, tuple(args), grid), keep=self.refuse)
+        answer = decode(self.exchange(request), find=lambda ref: ref)
+        match answer:
+            case (value, tuple(args_after), None):
+                return Reply(value, args_after, None)
+            case (value, tuple(args_after), (str(kind), str(text))):
+                return Reply(value, args_after, Error(kind, text))
+        raise ValueError("malformed reply")
+
+    @staticmethod
+    def refuse(item: Any) -> Ref:
+        """A check sends plain values, tensors and handles, nothing else."""
+        raise TypeError(f"{type(item).__name__} cannot be sent to a subject")
+
+    def new(self, cls: str, *args: Any) -> Ref:
+        """Make an object; `SubjectError` where that raises."""
+        reply = self.ask("call", cls, args)
+        if reply.error:
+            raise SubjectError(reply.error)
+        if not isinstance(reply.value, Ref):
+            raise SubjectError(Error("TypeError", f"{cls}(...) gave no object"))
+        return reply.value
+
+    def call(self, target: str | tuple[Ref, str], *args: Any) -> Reply:
+        """Call a function, or a method of a handle."""
+        return self.ask("call", target, args)
+
+    def get(self, ref: Ref, name: str) -> Any:
+        """Read an attribute; `SubjectError` where that raises."""
+        reply = self.ask("get", (ref, name), ())
+        if reply.error:
+            raise SubjectError(reply.error)
+        return reply.value
+
+    def launch(self, kernel: str, grid: tuple[int, ...], *args: Any) -> Reply:
+        """Run a kernel over a grid."""
+        return self.ask("launch", kernel, args, grid)
+
+
+class LocalSubject(MessageSubject):
+    """The objects of a module of this process."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.host = Host(module)
+
+    def exchange(self, request: Message) -> Message:
+        """Serve the request here."""
+        return self.host.serve(request)
