@@ -262,8 +262,8 @@ def check(sources: Path = SOURCES) -> list[str]:
 def _differences(pair: Pair) -> list[str]:
     root, source = pair.lesson.root, pair.lesson.file.relative_to(pair.lesson.root).as_posix()
     modules = sorted({fence.exercise.module for fence in pair.lesson.fences if fence.exercise})
-    files = " or ".join(module.replace(".", "/") + ".py" for module in modules)
-    advice = f"edit {source}{f' (or {files})' if files else ''}, then run make notebooks"
+    files = "".join(f" or {module.replace('.', '/')}.py" for module in modules)
+    advice = f"edit {source}{files}, then run make notebooks"
     stubs = pair.stubs_file
     problems = []
     if not stubs.exists() or stubs.read_text(encoding="utf-8") != as_text(pair.stubs):
@@ -271,7 +271,7 @@ def _differences(pair: Pair) -> list[str]:
         problems.append(f"{name} differs from what {source} builds: {advice}")
     if problem := solution_problem(pair):
         name = pair.solved_file.relative_to(root).as_posix()
-        problems.append(f"{name} {problem}: {advice}")
+        problems.append(f"{name} {problem}: run make notebooks; to change it, edit {source}{files}")
     return problems
 
 

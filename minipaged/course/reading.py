@@ -13,7 +13,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from .cutting import Cut, tokens
-from .exercises import module_file
+from .exercises import SourceError, module_file
 
 PACKAGE = "minipaged"
 # Files of the course that no cell runs, unless a cell or another file imports them.
@@ -96,7 +96,10 @@ def reached_files(root: Path, lesson: str, cells: Iterable[str]) -> list[Path]:
         if file := module_file(root, module):
             files.add(file)
             inside = module if file.name == "__init__.py" else module.rpartition(".")[0]
-            waiting += _imports(file.read_text(encoding="utf-8"), inside)
+            try:
+                waiting += _imports(file.read_text(encoding="utf-8"), inside)
+            except SyntaxError as error:
+                raise SourceError(file, error.lineno or 1, error.msg, root) from None
     return sorted(files)
 
 
