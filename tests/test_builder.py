@@ -282,8 +282,12 @@ CUTS = {
         ) -> dict[str, int]:  # a comment of the body
             tl.store(x_ptr, 0)
         """,
-        "@triton.jit\ndef f(\n    x_ptr,  # [n]\n    size: tl.constexpr = (lambda: 3)(),\n"
-        ") -> dict[str, int]:\n    raise NotImplementedError",
+        """@triton.jit
+def f(
+    x_ptr,  # [n]
+    size: tl.constexpr = (lambda: 3)(),
+) -> dict[str, int]:
+    raise NotImplementedError""",
     ),
     "a body on the line of the signature": (
         "def f(x): return {1: x}[1:2]",
@@ -558,9 +562,9 @@ def test_building_again_changes_nothing_and_hand_edits_are_found(
     stubs, solved = tmp_path / "lessons/04_pool.ipynb", tmp_path / "solutions/04_pool.ipynb"
     advice = "edit lessons/source/04_pool.md or minipaged/pool.py"
     run = "run make notebooks"
+    differs = "lessons/04_pool.ipynb differs from what lessons/source/04_pool.md builds"
     assert check(sources) == [
-        "lessons/04_pool.ipynb differs from what lessons/source/04_pool.md builds: "
-        f"{advice}, then {run}",
+        f"{differs}: {advice}, then {run}",
         f"solutions/04_pool.ipynb is not built yet: {run}; to change it, {advice}",
     ]
     assert main([], sources) == 0
@@ -603,6 +607,8 @@ def test_building_again_changes_nothing_and_hand_edits_are_found(
     assert "not executed" in problem(solved, '"execution_count": 2', '"execution_count": null')
     assert "other metadata" in problem(solved, '"display_name": "Python 3"', '"display_name": "P"')
     assert "is no notebook" in problem(solved, "{", "[")
+    assert "is no notebook" in problem(solved, '"outputs": [', '"outlets": [')
+    assert "is no notebook" in problem(solved, '"cells": [', '"sells": [')
     assert "package changed" in problem(solved, '"built_from": "', '"built_from": "0')
     cleared = json.loads(solved.read_text())
     for cell in cleared["cells"]:

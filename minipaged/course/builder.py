@@ -208,9 +208,10 @@ def solution_problem(pair: Pair) -> str | None:
     try:
         text = pair.solved_file.read_text(encoding="utf-8")
         found = nbformat.reads(text, as_version=4)
+        nbformat.validate(found)
     except FileNotFoundError:
         return "is not built yet"
-    except Exception:  # nbformat raises several kinds
+    except (ValueError, AttributeError, TypeError, nbformat.ValidationError):
         return "is no notebook"
     expected = copy.deepcopy(pair.solved)
     own = found.metadata.get("minipaged", {})
