@@ -100,10 +100,12 @@ WRONG = [
         edit=(
             (
                 TOUCH,
-                "        frame = self.allocator.allocate()\n"
-                "        if frame is None:\n"
-                "            return False\n"
-                "        self.page_table.frames[page] = frame\n",
+                (
+                    "        frame = self.allocator.allocate()\n"
+                    "        if frame is None:\n"
+                    "            return False\n"
+                    "        self.page_table.frames[page] = frame\n"
+                ),
             ),
         ),
     ),
@@ -143,10 +145,14 @@ WRONG = [
         says="changes nothing",
         edit=(
             (
-                "            if frame is None:\n                return False\n"
-                "            self.page_table.frames[page] = frame\n",
-                "            self.page_table.frames[page] = frame\n"
-                "            if frame is None:\n                return False\n",
+                (
+                    "            if frame is None:\n                return False\n"
+                    "            self.page_table.frames[page] = frame\n"
+                ),
+                (
+                    "            self.page_table.frames[page] = frame\n"
+                    "            if frame is None:\n                return False\n"
+                ),
             ),
         ),
     ),
@@ -157,8 +163,10 @@ WRONG = [
         edit=(
             (
                 "        page = virtual_address",
-                "        if not self.allocator.num_free:\n            return False\n"
-                "        page = virtual_address",
+                (
+                    "        if not self.allocator.num_free:\n            return False\n"
+                    "        page = virtual_address"
+                ),
             ),
         ),
     ),
@@ -169,10 +177,12 @@ WRONG = [
         edit=(
             (
                 "            self.page_table.frames[page] = frame\n",
-                "            self.page_table.frames[page] = frame\n"
-                "            for lower in range(page):\n"
-                "                if lower not in self.page_table.frames:\n"
-                "                    self.page_table.frames[lower] = self.allocator.allocate()\n",
+                (
+                    "            self.page_table.frames[page] = frame\n"
+                    "            for lower in range(page):\n"
+                    "                if lower not in self.page_table.frames:\n"
+                    "                    self.page_table.frames[lower] = self.allocator.allocate()\n"
+                ),
             ),
         ),
     ),
@@ -229,8 +239,10 @@ WRONG = [
             (SHARE, ""),
             (
                 CHILD,
-                "return PageTable(parent.page_size, "
-                "{page: allocator.allocate() for page in parent.frames})",
+                (
+                    "return PageTable(parent.page_size, "
+                    "{page: allocator.allocate() for page in parent.frames})"
+                ),
             ),
         ),
     ),
@@ -241,8 +253,10 @@ WRONG = [
         edit=(
             (
                 CHILD,
-                "child = PageTable(parent.page_size)\n    child.frames = parent.frames\n"
-                "    return child",
+                (
+                    "child = PageTable(parent.page_size)\n    child.frames = parent.frames\n"
+                    "    return child"
+                ),
             ),
         ),
     ),
@@ -265,8 +279,10 @@ WRONG = [
         edit=(
             (
                 CHILD,
-                "child = PageTable(parent.page_size, parent.frames)\n"
-                "    parent.frames.clear()\n    return child",
+                (
+                    "child = PageTable(parent.page_size, parent.frames)\n"
+                    "    parent.frames.clear()\n    return child"
+                ),
             ),
         ),
     ),
@@ -291,8 +307,10 @@ WRONG = [
         edit=(
             (
                 SHARE,
-                "    for frame, owners in enumerate(allocator.ref_counts):\n"
-                "        if owners:\n            allocator.share(frame)\n",
+                (
+                    "    for frame, owners in enumerate(allocator.ref_counts):\n"
+                    "        if owners:\n            allocator.share(frame)\n"
+                ),
             ),
         ),
     ),

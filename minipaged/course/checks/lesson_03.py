@@ -4,7 +4,16 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from ..checking import CheckFailed, Draw, NotDone, check_for, expect, expect_error, result, show
+from ..checking import (
+    CheckFailed,
+    Draw,
+    NotDone,
+    check_for,
+    expect,
+    expect_error,
+    result,
+    show,
+)
 from ..subject import Ref, Reply, Subject
 
 FRAMES = "minipaged.paging:FrameAllocator"
@@ -19,14 +28,20 @@ TABLE = "minipaged.paging:PageTable"
     "03.1",
     holds="An address keeps its place within the page; only the page is exchanged for a frame.",
     hints=(
-        "An address is two numbers in one: which page it lies in, and how far into the page. The "
-        "table knows about the first only.",
-        "Physical address = the first address of the page's frame + the offset in the page. A "
-        "frame begins at frame * page_size. A page that the table does not have is a fault, and "
-        "the table stays as it is.",
-        "Refuse a negative address. Then page and offset are the quotient and the remainder of "
-        "the address by page_size (divmod gives both). If the page is not in self.frames, raise "
-        "PageFault with the page in the text. Else look the frame up, multiply, add.",
+        (
+            "An address is two numbers in one: which page it lies in, and how far into the page. The "
+            "table knows about the first only."
+        ),
+        (
+            "Physical address = the first address of the page's frame + the offset in the page. A "
+            "frame begins at frame * page_size. A page that the table does not have is a fault, and "
+            "the table stays as it is."
+        ),
+        (
+            "Refuse a negative address. Then page and offset are the quotient and the remainder of "
+            "the address by page_size (divmod gives both). If the page is not in self.frames, raise "
+            "PageFault with the page in the text. Else look the frame up, multiply, add."
+        ),
     ),
 )
 def check_translate(subject: Subject, draw: Draw) -> None:
@@ -51,7 +66,7 @@ def check_translate(subject: Subject, draw: Draw) -> None:
             )
             frame = due_frames[page]
             due = frame * page_size + offset
-            expect(about, saw, due, lambda saw: wrong_address(saw, address, frame, page_size))
+            expect(about, saw, due, wrong_address(saw, address, frame, page_size))
     absent = draw.choice([page for page in range(20, 30)])
     for page in (0, absent):
         offset = draw.randrange(page_size) if page else page_size - 1
@@ -137,14 +152,20 @@ class Model:
     holds="The first touch of a page takes one frame, later ones none, and a refusal changes "
     "nothing.",
     hints=(
-        "Memory is given when it is touched. A page that was touched before has its frame; one "
-        "that was not asks for one now.",
-        "Three cases: the page has a frame that may be shared (own_page sees to that and may "
-        "refuse), it has none and one is free, it has none and none is free. Only when the page "
-        "has a frame of its own does anything get written. Return True or False.",
-        "Find the page. If the table has it: when own_page(page) is False, return False. Else "
-        "ask the allocator; for None return False, before you touch the table; otherwise enter "
-        "the frame. Then store the value at the translated address and return True.",
+        (
+            "Memory is given when it is touched. A page that was touched before has its frame; one "
+            "that was not asks for one now."
+        ),
+        (
+            "Three cases: the page has a frame that may be shared (own_page sees to that and may "
+            "refuse), it has none and one is free, it has none and none is free. Only when the page "
+            "has a frame of its own does anything get written. Return True or False."
+        ),
+        (
+            "Find the page. If the table has it: when own_page(page) is False, return False. Else "
+            "ask the allocator; for None return False, before you touch the table; otherwise enter "
+            "the frame. Then store the value at the translated address and return True."
+        ),
     ),
 )
 def check_write(subject: Subject, draw: Draw) -> None:
@@ -264,14 +285,20 @@ WRITES = {
     holds="The child has a table of its own that names the same frames, and each of them counts "
     "one owner more.",
     hints=(
-        "Nothing is copied but the table. What has to change is the knowledge of who uses a "
-        "frame, or the first of the two to end would give the other's memory away.",
-        "Every frame that the parent's table names gets exactly one owner more; no other frame "
-        "changes. The child's table equals the parent's and is another table: changing one "
-        "leaves the other.",
-        "Go over the frames (the values, not the pages) of the parent's table and share each "
-        "with the allocator. Return a new PageTable with the parent's page_size and frames: its "
-        "constructor copies the dict.",
+        (
+            "Nothing is copied but the table. What has to change is the knowledge of who uses a "
+            "frame, or the first of the two to end would give the other's memory away."
+        ),
+        (
+            "Every frame that the parent's table names gets exactly one owner more; no other frame "
+            "changes. The child's table equals the parent's and is another table: changing one "
+            "leaves the other."
+        ),
+        (
+            "Go over the frames (the values, not the pages) of the parent's table and share each "
+            "with the allocator. Return a new PageTable with the parent's page_size and frames: its "
+            "constructor copies the dict."
+        ),
     ),
 )
 def check_fork_table(subject: Subject, draw: Draw) -> None:
@@ -369,7 +396,7 @@ def wrong_frames(due: dict[int, int]) -> Callable[[Any], str]:
     def reason(saw: Any) -> str:
         if not isinstance(saw, dict):
             return "A table's frames are a dict from page to frame."
-        if list(saw.values()) == list(due.values()):
+        if sorted(saw.values(), key=str) == sorted(due.values(), key=str):
             return "The child keeps the parent's page numbers: its addresses mean the same."
         if saw.keys() == due.keys():
             return "A fork shares frames; other frames mean that memory was copied or renumbered."
