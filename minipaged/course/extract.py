@@ -6,6 +6,9 @@ imports, functions, classes and constants that it needs, however deep, as the te
 
 import ast
 import builtins
+import io
+import re
+import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -44,27 +47,31 @@ class Extracted:
         return "\n\n\n".join([*self.needs, self.target]) + "\n"
 
 
+_IPYTHON = re.compile(r"(\s*)([%!?]|[\w, ]+=\s*[%!]|[^#\"'=]+\?\s*$)")
+
+
 def plain_python(cell: str) -> str:
-    """A cell's text with IPython's own lines (%magic, !command, ?help) made blank."""
+    """A cell's text with IPython's own lines (%magic, !command, help?) made `pass`."""
     if cell.lstrip().startswith("%%"):
         return ""
     lines = cell.split("\n")
     for idx, line in enumerate(lines):
-        word = line.strip()
-        if word.startswith(("%", "!", "?")) or (word.endswith("?") and "#" not in word):
-            candidate = lines[:idx] + [""] + lines[idx + 1 :]
-            if not parses("\n".join(lines)):  # a line inside a string is Python
-                lines = candidate
+        found = _IPYTHON.match(line)
+        if found and not unfinished("\n".join(lines[:idx])):
+            lines[idx] = f"{found[1]}pass"
     return "\n".join(lines)
 
 
-def parses(text: str) -> bool:
-    """Whether a text is Python."""
+def unfinished(text: str) -> bool:
+    """Whether a text ends inside a string or a bracket, so that its next line goes on with it."""
     try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        for _ in tokenize.generate_tokens(io.StringIO(text).readline):
+            pass
+    except tokenize.TokenError as error:
+        return "multi-line" in str(error) or "triple-quoted" in str(error)
+    except SyntaxError:
         return False
-    return True
+    return text.endswith("\\")
 
 
 def definitions(cells: Iterable[str], notes: list[str] | None = None) -> dict[str, Definition]:
@@ -76,14 +83,14 @@ def definitions(cells: Iterable[str], notes: list[str] | None = None) -> dict[st
     """
     found: dict[str, Definition] = {}
     for number, cell in enumerate(cells, start=1):
-        text = plain_python(cell)
+        text = plain_python(io.StringIO(cell, newline=None).read())
         try:
             body = ast.parse(text).body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             if notes is not None:
                 notes.append(f"cell {number} was left out, it is not Python: {error}")
             continue
-        lines = text.splitlines(keepends=True)
+        lines = [line + "\n" for line in text.split("\n")]  # as ast counts them
         for node in body:
             for name, definition in bound_names(node, lines):
                 found[name] = definition
@@ -108,7 +115,7 @@ def bound_names(node: ast.stmt, lines: list[str]) -> Iterable[tuple[str, Definit
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
                 for part in ast.walk(target):
-                    if isinstance(part, ast.Name):
+                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                         yield part.id, Definition(node, ast.unparse(node))
 
 

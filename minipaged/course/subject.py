@@ -96,11 +96,12 @@ def encode(value: Any, keep: Callable[[Any], Ref]) -> Message:
     seen: dict[int, int] = {}
 
     def tensor_tree(tensor: torch.Tensor) -> list:
-        tensor = tensor.detach()
+        tensor = tensor.detach().resolve_conj().resolve_neg()
         pointer = tensor.untyped_storage().data_ptr()
         if pointer not in seen or pointer == 0:
             seen[pointer] = len(storages)
-            storages.append(bytes(tensor.untyped_storage().cpu()))
+            storage = tensor.untyped_storage().cpu()
+            storages.append(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes())
         geometry = [list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
         return ["tensor", seen[pointer], str(tensor.dtype).removeprefix("torch."), *geometry]
 
@@ -165,7 +166,10 @@ def decode(message: Message, find: Callable[[Ref], Any]) -> Any:
                 return find(Ref(handle, kind))
         raise ValueError(f"malformed message: {str(item)[:60]}")
 
-    return value(message.tree)
+    try:
+        return value(message.tree)
+    except (IndexError, TypeError, OverflowError, RuntimeError) as error:
+        raise ValueError(f"malformed message: {str(error)[:60]}") from None
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -220,7 +224,10 @@ class Host:
             value = thing if verb == "get" else thing(*args)
         except Exception as raised:
             error = (builtin_name(raised), str(raised))
-        return encode((value, args, error), self.keep)
+        try:
+            return encode((value, args, error), self.keep)
+        except Exception as raised:  # a list that holds itself, say
+            return encode((None, (), (builtin_name(raised), str(raised))), self.keep)
 
 
 def builtin_name(raised: BaseException) -> str:
