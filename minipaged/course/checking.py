@@ -6,10 +6,13 @@ calls.
 """
 
 import ast
+import atexit
 import importlib
 import importlib.util
 import math
 import random
+import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -83,10 +86,11 @@ def check_for(
 def check_of(exercise_id: str) -> Check:
     """The check of an exercise; ValueError names the exercises that there are."""
     name = f"minipaged.course.checks.lesson_{exercise_id[:2]}"
-    if importlib.util.find_spec(name):
+    if re.fullmatch(r"\d\d\.\d+", exercise_id) and importlib.util.find_spec(name):
         importlib.import_module(name)
     if exercise_id not in _checks:
-        raise ValueError(f"no check of exercise {exercise_id!r}; there are {sorted(_checks)}")
+        known = ", ".join(sorted({*catalogue(), *_checks}))
+        raise ValueError(f"no check of exercise {exercise_id!r}; there are {known}")
     return _checks[exercise_id]
 
 
@@ -151,14 +155,24 @@ def expect(about: str, saw: Any, due: Any, because: str | Callable[[Any], str]) 
     """
     if same(saw, due):
         return
-    reason = because if isinstance(because, str) else because(saw)
+    reason = reason_for(because, saw)
     if type(saw) is not type(due) and not isinstance(saw, Ref):
-        reason += f" (It is a {type(saw).__name__}, and a {type(due).__name__} is due.)"
+        reason += f" (Its type is {type(saw).__name__}; {type(due).__name__} is due.)"
     raise CheckFailed(about, show(saw), show(due), reason)
 
 
+def reason_for(because: str | Callable[[Any], str], saw: Any) -> str:
+    """The misconception behind what was seen; "" where it cannot be read off that."""
+    if isinstance(because, str):
+        return because
+    try:
+        return because(saw)
+    except Exception:  # written for values of the right type, and this one may have any
+        return ""
+
+
 def same(saw: Any, due: Any) -> bool:
-    """Equal in value and in exact type, all the way down. Floats to a relative 1e-9."""
+    """Equal in value and in exact type, all the way down. Floats to a relative 1e-9, NaN to NaN."""
     if type(saw) is not type(due):
         return False
     if isinstance(due, list | tuple):
@@ -166,7 +180,8 @@ def same(saw: Any, due: Any) -> bool:
     if isinstance(due, dict):
         return same(list(saw.items()), list(due.items()))
     if isinstance(due, float):
-        return math.isclose(saw, due, rel_tol=1e-9, abs_tol=1e-12)
+        both_nan = math.isnan(saw) and math.isnan(due)
+        return both_nan or math.isclose(saw, due, rel_tol=1e-9, abs_tol=1e-12)
     if isinstance(due, torch.Tensor):
         return saw.dtype == due.dtype and torch.equal(saw, due)
     return bool(saw == due)
@@ -180,7 +195,8 @@ def expect_tensor(
     tolerance: float = 1e-5,
 ) -> None:
     """Fail unless a tensor has the shape and dtype that are due, is finite where it should be, and
-    lies within `tolerance` times the largest magnitude that is due.
+    lies within `tolerance` times the largest magnitude that is due, or 1 if that is more. Integers
+    must be equal.
 
     Args:
         because: the misconception, or a function that reads it off the tensor seen.
@@ -188,7 +204,7 @@ def expect_tensor(
     if not isinstance(saw, torch.Tensor):
         raise CheckFailed(about, show(saw), show(due), "A tensor is due.")
     if saw.shape != due.shape:
-        reason = because if isinstance(because, str) else because(saw)
+        reason = reason_for(because, saw)
         raise CheckFailed(
             about, f"shape {list(saw.shape)}", f"shape {list(due.shape)}", f"{reason} (The shape.)"
         )
@@ -196,11 +212,11 @@ def expect_tensor(
         dtypes = (str(t.dtype).removeprefix("torch.") for t in (saw, due))
         raise CheckFailed(about, *dtypes, "The result must keep the dtype that the contract names.")
     difference = (saw.double() - due.double()).abs()
-    allowed = tolerance * max(1.0, largest(due))
+    allowed = tolerance * max(1.0, largest(due)) if due.is_floating_point() else 0.0
     agrees = (difference <= allowed) | (saw == due) | (saw.isnan() & due.isnan())
     if bool(agrees.all()):
         return
-    reason = because if isinstance(because, str) else because(saw)
+    reason = reason_for(because, saw)
     if bool((saw.isnan() & ~due.isnan()).any()):
         reason += " (There is NaN in it: memory was read that nobody wrote, or nothing was left.)"
     where = tuple((~agrees).nonzero()[0].tolist())
@@ -261,6 +277,11 @@ def judge(exercise_id: str, new_subject: Callable[[], Subject], seed: int) -> Ve
                 return Verdict("not done")
             failure = CheckFailed("making or reading an object", str(error), "no exception", "")
             return Verdict("failed", failure)
+        except Exception as error:  # a value of a wrong type that the check computed with
+            saw = f"something that led to {type(error).__name__}: {error}"
+            reason = "Look at the types of what your code gives back."
+            due = "values of the types that the exercise names"
+            return Verdict("failed", CheckFailed("using your result", saw, due, reason))
     return Verdict("passed")
 
 
@@ -272,6 +293,7 @@ def load(exercise: Exercise, extracted: Extracted) -> ModuleType:
     global _loaded
     _loaded += 1
     folder = Path(tempfile.mkdtemp(prefix="minipaged-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     name = f"exercise_{exercise.id.replace('.', '_')}_{_loaded}"
     path = folder / f"{name}.py"
     path.write_text(extracted.source, encoding="utf-8")
