@@ -33,15 +33,22 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def record() -> dict[str, dict[str, Any]]:
-    """What was passed and predicted, by id; {} where there is nothing, or nothing readable."""
+    """What was passed and predicted, by id. A file that cannot be read is put aside, and named."""
     path = FOLDER / "progress.json"
     if not enabled() or not path.exists():
         return {}
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(entries, dict) and all(isinstance(e, dict) for e in entries.values()):
+            return entries
     except ValueError:
-        return {}
-    return entries if isinstance(entries, dict) else {}
+        pass
+    number = 1
+    while (aside := path.with_name(f"progress-unreadable-{number}.json")).exists():
+        number += 1
+    path.rename(aside)
+    print(f"mine/{path.name} could not be read. It is kept as mine/{aside.name}; a new one begins.")
+    return {}
 
 
 def remember(key: str, **values: Any) -> None:
@@ -75,6 +82,8 @@ def accept(exercise: Exercise, extracted: Extracted) -> list[str]:
     text = path.read_text("utf-8") if path.exists() else original
     try:
         spliced = splice(text, exercise, extracted, original)
+    except SyntaxError as error:
+        return [f"  It did not join mine/: mine/{path.name}, line {error.lineno}: {error.msg}"]
     except ValueError as error:
         return [f"  It did not join mine/: {error}"]
     if spliced is None:
@@ -99,15 +108,18 @@ def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -
     if dump(definition(original, exercise.name)) == dump(ast.parse(extracted.target).body[0]):
         return None
     begin, end = f"# yours: {exercise.id}", f"# end of {exercise.id}"
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")
     if begin in lines:
+        if end not in lines:
+            raise ValueError(f"its line {begin!r} has no line {end!r}.")
         first, last = lines.index(begin), lines.index(end)
     else:
         node = definition(text, exercise.name)
         starts = [node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]
         first, last = min(starts) - 1, (node.end_lineno or node.lineno) - 1
     rest = "\n".join(lines[:first] + lines[last + 1 :])
-    taken = {name for node in ast.parse(rest).body for name in names_bound(node)}
+    standing = {name: node for node in ast.parse(rest).body for name in names_bound(node)}
+    taken = set(standing)
     imports, helpers = [], []
     for need in extracted.needs:
         node = ast.parse(need).body[0]
@@ -115,9 +127,9 @@ def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -
         if isinstance(node, ast.Import | ast.ImportFrom):
             if not known and getattr(node, "module", "") != exercise.module:
                 imports.append(need)
-        elif names_bound(node) & taken:
-            clash = ", ".join(sorted(names_bound(node) & taken))
-            raise ValueError(f"{exercise.module} has another {clash}: rename yours, check again.")
+        elif clash := sorted(n for n in names_bound(node) & taken if not alike(standing[n], node)):
+            names = ", ".join(clash)
+            raise ValueError(f"{exercise.module} has another {names}: rename yours, check again.")
         else:
             helpers.append(need)
     parts = [*imports, *helpers, extracted.target]
@@ -130,6 +142,11 @@ def definition(text: str, name: str) -> ast.stmt:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node
     raise ValueError(f"no {name} in the module")
+
+
+def alike(one: ast.AST, other: ast.AST) -> bool:
+    """Whether two definitions differ in their layout only."""
+    return dump(one) == dump(other)
 
 
 def names_bound(node: ast.stmt) -> set[str]:

@@ -1,6 +1,8 @@
 """Predictions: the learner commits to an answer before the measured one is shown."""
 
+import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -68,9 +70,9 @@ def shown(value: Answer) -> str:
 
 def lookup(because: Mapping[Answer, str], value: Answer) -> str:
     """The reason that belongs to an answer; numbers within a hundredth count as the same."""
+    if value in because:
+        return because[value]
     for known, reason in because.items():
-        if known == value:
-            return reason
         if isinstance(known, int | float) and isinstance(value, int | float):
             if abs(known - value) <= 0.01 * max(abs(known), abs(value)):
                 return reason
@@ -81,6 +83,8 @@ def is_right(given: Answer, measured: Answer, tolerance: float) -> bool:
     """Whether an answer counts as right."""
     if isinstance(given, str) or isinstance(measured, str):
         return given == measured
+    if isinstance(given, float) and shown(given) == shown(measured):
+        return True  # nobody types all the digits
     return abs(given - measured) <= max(tolerance, 1e-9) * abs(measured)
 
 
@@ -95,10 +99,11 @@ def outcome(
         reason = lookup(because, measured) or lookup(because, given)
         return f"You: {shown(given)}. Measured: {shown(measured)}. Right{reason and ': ' + reason}."
     parts = [f"You: {shown(given)}. Measured: {shown(measured)}."]
-    if lookup(because, given):
-        parts.append(f"{shown(given)}: {lookup(because, given)}.")
-    if lookup(because, measured):
-        parts.append(f"{shown(measured)}: {lookup(because, measured)}.")
+    wrong, right = lookup(because, given), lookup(because, measured)
+    if wrong and wrong != right:
+        parts.append(f"{shown(given)}: {wrong}.")
+    if right:
+        parts.append(f"{shown(measured)}: {right}.")
     return " ".join(parts)
 
 
@@ -138,20 +143,23 @@ def ask(
     button.on_click(clicked)
     display(widgets.VBox([widgets.HTML(f"<b>Predict</b> {question}"), field, button, text]))
     before = mine.record().get(prediction_id, {}).get("predicted")
-    if before is not None:
+    if before is not None and (not choices or before in choices):
         field.value = before if choices else shown(before)
         lock(before)
 
 
 def number(text: str) -> int | float | None:
     """A number as people type it: with commas, a per-cent sign or a fraction; None otherwise."""
-    text = text.strip().replace(",", "").replace("_", "")
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text.strip().replace("_", ""))
     try:
+        value: int | float
         if text.endswith("%"):
-            return float(text[:-1]) / 100
-        if text.count("/") == 1:
+            value = float(text[:-1]) / 100
+        elif text.count("/") == 1:
             above, below = text.split("/")
-            return float(above) / float(below)
-        return int(text) if text.lstrip("+-").isdigit() else float(text)
-    except (ValueError, ZeroDivisionError):
+            value = float(above) / float(below)
+        else:
+            value = int(text) if text.lstrip("+-").isdigit() else float(text)
+        return value if math.isfinite(value) else None
+    except (ValueError, OverflowError, ZeroDivisionError):
         return None
