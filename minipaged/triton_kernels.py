@@ -1,0 +1,570 @@
+"""Lesson 5: the kernels: storing into blocks, and decode attention through the block table.
+
+Follows `paged_cache.py`, whose arguments and shapes they keep, so that they enter its cache as
+`PagedKVCache(..., attention_fn=kernel_attention, store_fn=store_kv)`. Each kernel is a small step
+from the one before; `kernel_twins.py` does what each does, in PyTorch:
+
+    masked_copy         program ids, offsets, masks
+    store_kv_kernel     new keys and values into their slots
+    decode_contiguous   one program for each query head, keys in one piece, an online softmax
+    decode_paged        the same through the block table
+    decode_grouped      one program for the query heads of a KV head: keys are read once
+    decode_split        a long sequence in pieces, for `merge_splits` to join
+
+`paged_decode` is what others call. A tile (TILE tokens) is what a program handles at a time; a block
+is what is allocated; neither knows of the other. Leaves out prefill (lesson 6).
+"""
+# mypy: disable-error-code="valid-type, name-defined"
+
+import torch
+
+from .interpreter import BACKEND, tl, triton
+from .paged_cache import check_batch, check_slots, paged_attention
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+# --- a first kernel, and the store ---------------------------------------------------------------
+
+
+@triton.jit
+def masked_copy(out_ptr, x_ptr, num_elements, TILE: tl.constexpr):
+    """Copy num_elements elements in a row; each program copies TILE of them, the last one fewer.
+
+    Grid: (cdiv(num_elements, TILE),). Moves 2 * num_elements elements.
+    """
+    idx = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    is_inside = idx < num_elements
+    tl.store(out_ptr + idx, tl.load(x_ptr + idx, mask=is_inside, other=0.0), mask=is_inside)
+
+
+@triton.jit
+def store_kv_kernel(
+    k_cache_ptr, v_cache_ptr, k_ptr, v_ptr, slot_mapping_ptr,
+    cache_stride_block, cache_stride_token, cache_stride_head, cache_stride_dim,
+    kv_stride_token, kv_stride_head,
+    BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr,
+):  # fmt: skip
+    """Write one head of one new token into its slot; slot -1 writes nothing.
+
+    Grid: (num_tokens, num_kv_heads). Reads and writes 2 * head_dim elements a program. k_cache and
+    v_cache have the same strides, and so have k and v, whose dims lie side by side.
+    DIM_TILE is HEAD_DIM rounded up to a power of 2.
+    """
+    token_idx = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    slot = tl.load(slot_mapping_ptr + token_idx).to(tl.int64)
+    if slot >= 0:
+        dims = tl.arange(0, DIM_TILE)
+        in_head = dims < HEAD_DIM
+        source = token_idx * kv_stride_token + head * kv_stride_head + dims
+        target = (slot // BLOCK_SIZE) * cache_stride_block + head * cache_stride_head
+        target += (slot % BLOCK_SIZE) * cache_stride_token + dims * cache_stride_dim
+        k = tl.load(k_ptr + source, mask=in_head, other=0.0)
+        v = tl.load(v_ptr + source, mask=in_head, other=0.0)
+        tl.store(k_cache_ptr + target, k, mask=in_head)
+        tl.store(v_cache_ptr + target, v, mask=in_head)
+
+
+def store_kv(
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> None:
+    """`write_kv` of lesson 4, by a kernel.
+
+    Args:
+        k_cache: [num_blocks, block_size, num_kv_heads, head_dim], any strides.
+        v_cache: like k_cache.
+        k: [num_tokens, num_kv_heads, head_dim].
+        v: like k.
+        slot_mapping: int64 [num_tokens]; -1 writes nothing.
+
+    Raises:
+        ValueError: naming a slot outside the cache (on the CPU; a GPU would have to be waited for).
+
+    >>> cache = torch.zeros(2, 4, 2, 1, 8)  # k and v: 4 blocks of 2 tokens
+    >>> store_kv(*cache, torch.ones(2, 1, 8), torch.ones(2, 1, 8), torch.tensor([5, -1]))
+    >>> cache[0, :, :, 0, 0].tolist()
+    [[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    """
+    num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
+    if not k.shape == v.shape == (len(slot_mapping), num_kv_heads, head_dim):
+        raise ValueError(
+            f"k {list(k.shape)} and v {list(v.shape)} must be "
+            f"{[len(slot_mapping), num_kv_heads, head_dim]}"
+        )
+    if k_cache.device.type == "cpu":
+        check_slots(slot_mapping, num_blocks * block_size)
+    k, v = k.contiguous(), v.contiguous()
+    pairs = [(k_cache, v_cache, k, v)]
+    if k_cache.stride() != v_cache.stride():  # one kind of cache at a time, and each written twice
+        pairs = [(k_cache, k_cache, k, k), (v_cache, v_cache, v, v)]
+    for pair in pairs if len(slot_mapping) else []:
+        store_kv_kernel[(len(slot_mapping), num_kv_heads)](
+            *pair, slot_mapping.contiguous(), *pair[0].stride(), k.stride(0), k.stride(1),
+            BLOCK_SIZE=block_size, HEAD_DIM=head_dim, DIM_TILE=triton.next_power_of_2(head_dim),
+            num_warps=1,
+        )  # fmt: skip
+
+
+# --- decode attention, one query head a program --------------------------------------------------
+
+
+@triton.jit
+def decode_contiguous(
+    out_ptr, q_ptr, k_ptr, v_ptr, seq_lens_ptr, softmax_scale,
+    q_stride_seq, q_stride_head, kv_stride_seq, kv_stride_token, kv_stride_head,
+    GROUP_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Attend with one query head of one sequence, whose keys and values lie in one piece.
+
+    Grid: (num_seqs, num_query_heads). Reads 2 * seq_len * head_dim elements a program and writes
+    head_dim. out is contiguous, k and v [num_seqs, max_seq_len, num_kv_heads, head_dim] have the
+    same strides; a row's dims lie side by side. Everything is computed in float32.
+    """
+    seq_idx = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    seq_len = tl.load(seq_lens_ptr + seq_idx)
+    dims = tl.arange(0, DIM_TILE)
+    in_head = dims < HEAD_DIM
+    q_row = q_ptr + seq_idx * q_stride_seq + head * q_stride_head
+    q = tl.load(q_row + dims, mask=in_head, other=0.0).to(tl.float32) * softmax_scale
+    top, total = float("-inf"), 0.0
+    mixed = tl.zeros([DIM_TILE], tl.float32)
+    for first in range(0, seq_len, TILE):
+        tokens = first + tl.arange(0, TILE)
+        is_token = tokens < seq_len
+        rows = seq_idx * kv_stride_seq + tokens.to(tl.int64) * kv_stride_token
+        cells = (rows + head // GROUP_SIZE * kv_stride_head)[:, None] + dims[None, :]
+        is_cell = is_token[:, None] & in_head[None, :]
+        k = tl.load(k_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
+        v = tl.load(v_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
+        scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1), float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        shrink, weights = tl.exp(top - new_top), tl.exp(scores - new_top)
+        total = total * shrink + tl.sum(weights, axis=0)
+        mixed = mixed * shrink + tl.sum(weights[:, None] * v, axis=0)
+        top = new_top
+    out_row = out_ptr + (seq_idx * tl.num_programs(1) + head) * HEAD_DIM
+    tl.store(out_row + dims, mixed / tl.maximum(total, 1e-30), mask=in_head)
+
+
+@triton.jit
+def decode_paged(
+    out_ptr, q_ptr, k_cache_ptr, v_cache_ptr, block_tables_ptr, seq_lens_ptr, softmax_scale,
+    q_stride_seq, q_stride_head, table_stride_seq,
+    cache_stride_block, cache_stride_token, cache_stride_head,
+    BLOCK_SIZE: tl.constexpr, GROUP_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Attend with one query head of one sequence, whose keys and values lie in blocks.
+
+    As `decode_contiguous`; only where a token's row lies is another matter: the block table says.
+    k_cache and v_cache [num_blocks, block_size, num_kv_heads, head_dim] have the same strides.
+    """
+    seq_idx = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)
+    seq_len = tl.load(seq_lens_ptr + seq_idx)
+    dims = tl.arange(0, DIM_TILE)
+    in_head = dims < HEAD_DIM
+    q_row = q_ptr + seq_idx * q_stride_seq + head * q_stride_head
+    q = tl.load(q_row + dims, mask=in_head, other=0.0).to(tl.float32) * softmax_scale
+    top, total = float("-inf"), 0.0
+    mixed = tl.zeros([DIM_TILE], tl.float32)
+    for first in range(0, seq_len, TILE):
+        tokens = first + tl.arange(0, TILE)
+        is_token = tokens < seq_len
+        entries = block_tables_ptr + seq_idx * table_stride_seq + tokens // BLOCK_SIZE
+        block_ids = tl.load(entries, mask=is_token, other=0).to(tl.int64)
+        rows = block_ids * cache_stride_block + (tokens % BLOCK_SIZE) * cache_stride_token
+        cells = (rows + head // GROUP_SIZE * cache_stride_head)[:, None] + dims[None, :]
+        is_cell = is_token[:, None] & in_head[None, :]
+        k = tl.load(k_cache_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
+        v = tl.load(v_cache_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
+        scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1), float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        shrink, weights = tl.exp(top - new_top), tl.exp(scores - new_top)
+        total = total * shrink + tl.sum(weights, axis=0)
+        mixed = mixed * shrink + tl.sum(weights[:, None] * v, axis=0)
+        top = new_top
+    out_row = out_ptr + (seq_idx * tl.num_programs(1) + head) * HEAD_DIM
+    tl.store(out_row + dims, mixed / tl.maximum(total, 1e-30), mask=in_head)
+
+
+# --- decode attention, the query heads of a KV head together -------------------------------------
+
+
+@triton.jit
+def load_group(
+    q_ptr, q_stride_head, GROUP_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """The queries of a KV head as [GROUP_TILE, DIM_TILE]; rows behind the group are zeros."""
+    heads = tl.arange(0, GROUP_TILE)
+    dims = tl.arange(0, DIM_TILE)
+    is_cell = (heads < GROUP_SIZE)[:, None] & (dims < HEAD_DIM)[None, :]
+    q = tl.load(q_ptr + heads[:, None] * q_stride_head + dims[None, :], mask=is_cell, other=0.0)
+    return q.to(tl.float32) if UPCAST else q
+
+
+@triton.jit
+def attend_tiles(
+    q, k_ptr, v_ptr, table_ptr, first, last, softmax_scale,
+    k_stride_block, k_stride_token, k_stride_dim, v_stride_block, v_stride_token, v_stride_dim,
+    BLOCK_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Attend with a group to the tokens first .. last - 1 of a KV head: out and its log-sum-exp.
+
+    Scores are kept in units of log2, whose exponential is what a GPU has.
+    """
+    dims = tl.arange(0, DIM_TILE)
+    in_head = dims < HEAD_DIM
+    dims = dims.to(tl.int64)
+    top = tl.full([GROUP_TILE], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP_TILE], tl.float32)
+    mixed = tl.zeros([GROUP_TILE, DIM_TILE], tl.float32)
+    for start in tl.range(first, last, TILE):
+        tokens = start + tl.arange(0, TILE)
+        is_token = tokens < last
+        block_ids = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)
+        offsets = (tokens % BLOCK_SIZE).to(tl.int64)
+        k_cells = (block_ids * k_stride_block + offsets * k_stride_token)[None, :]
+        v_cells = (block_ids * v_stride_block + offsets * v_stride_token)[:, None]
+        k_cells += (dims * k_stride_dim)[:, None]  # [DIM_TILE, TILE]: keys stand as columns
+        v_cells += (dims * v_stride_dim)[None, :]
+        k = tl.load(k_ptr + k_cells, mask=is_token[None, :] & in_head[:, None], other=0.0)
+        v = tl.load(v_ptr + v_cells, mask=is_token[:, None] & in_head[None, :], other=0.0)
+        if UPCAST:
+            k, v = k.to(tl.float32), v.to(tl.float32)
+        scores = tl.dot(q, k, input_precision="ieee") * (softmax_scale * LOG2_E)
+        scores = tl.where(is_token[None, :], scores, float("-inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=1))
+        shrink, weights = tl.exp2(top - new_top), tl.exp2(scores - new_top[:, None])
+        total = total * shrink + tl.sum(weights, axis=1)
+        mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
+        top = new_top
+    return mixed / tl.maximum(total, 1e-30)[:, None], (top + tl.log2(total)) * LN_2
+
+
+@triton.jit
+def store_group(
+    out_ptr, lse_ptr, first_row, out, lse, GROUP_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr,
+):  # fmt: skip
+    """Store a group's results in rows first_row and on of contiguous [rows, head_dim] and [rows]."""
+    heads = tl.arange(0, GROUP_TILE)
+    dims = tl.arange(0, DIM_TILE)
+    rows = first_row + heads
+    is_head = heads < GROUP_SIZE
+    is_cell = is_head[:, None] & (dims < HEAD_DIM)[None, :]
+    cells = rows[:, None] * HEAD_DIM + dims[None, :]
+    tl.store(out_ptr + cells, out.to(out_ptr.dtype.element_ty), mask=is_cell)
+    tl.store(lse_ptr + rows, lse, mask=is_head)
+
+
+@triton.jit
+def decode_grouped(
+    out_ptr, lse_ptr, q_ptr, k_cache_ptr, v_cache_ptr, block_tables_ptr, seq_lens_ptr,
+    softmax_scale, q_stride_seq, q_stride_head, table_stride_seq,
+    k_stride_block, k_stride_token, k_stride_head, k_stride_dim,
+    v_stride_block, v_stride_token, v_stride_head, v_stride_dim,
+    BLOCK_SIZE: tl.constexpr, GROUP_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Attend with all query heads of a KV head: its keys and values are read once, not GROUP times.
+
+    Grid: (num_seqs, num_kv_heads). Reads 2 * seq_len * head_dim elements a program.
+    """
+    seq_idx = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1).to(tl.int64)
+    q = load_group(
+        q_ptr + seq_idx * q_stride_seq + kv_head * GROUP_SIZE * q_stride_head, q_stride_head,
+        GROUP_SIZE, GROUP_TILE, HEAD_DIM, DIM_TILE, UPCAST,
+    )  # fmt: skip
+    out, lse = attend_tiles(
+        q, k_cache_ptr + kv_head * k_stride_head, v_cache_ptr + kv_head * v_stride_head,
+        block_tables_ptr + seq_idx * table_stride_seq, 0, tl.load(seq_lens_ptr + seq_idx),
+        softmax_scale, k_stride_block, k_stride_token, k_stride_dim,
+        v_stride_block, v_stride_token, v_stride_dim,
+        BLOCK_SIZE, GROUP_TILE, HEAD_DIM, DIM_TILE, TILE, UPCAST,
+    )  # fmt: skip
+    row = (seq_idx * tl.num_programs(1) + kv_head) * GROUP_SIZE
+    store_group(out_ptr, lse_ptr, row, out, lse, GROUP_SIZE, GROUP_TILE, HEAD_DIM, DIM_TILE)
+
+
+@triton.jit
+def decode_split(
+    out_ptr, lse_ptr, q_ptr, k_cache_ptr, v_cache_ptr, block_tables_ptr, seq_lens_ptr,
+    softmax_scale, q_stride_seq, q_stride_head, table_stride_seq,
+    k_stride_block, k_stride_token, k_stride_head, k_stride_dim,
+    v_stride_block, v_stride_token, v_stride_head, v_stride_dim,
+    BLOCK_SIZE: tl.constexpr, GROUP_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """As `decode_grouped`, for one of several pieces of the sequence, in whole tiles.
+
+    Grid: (num_seqs, num_kv_heads, num_splits). Writes float32 outs [num_splits, num_seqs,
+    num_query_heads, head_dim] and lses without the last axis; a piece without tokens 0 and -inf.
+    """
+    seq_idx = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1).to(tl.int64)
+    split = tl.program_id(2)
+    seq_len = tl.load(seq_lens_ptr + seq_idx)
+    piece = tl.cdiv(tl.cdiv(seq_len, tl.num_programs(2)), TILE) * TILE
+    q = load_group(
+        q_ptr + seq_idx * q_stride_seq + kv_head * GROUP_SIZE * q_stride_head, q_stride_head,
+        GROUP_SIZE, GROUP_TILE, HEAD_DIM, DIM_TILE, UPCAST,
+    )  # fmt: skip
+    out, lse = attend_tiles(
+        q, k_cache_ptr + kv_head * k_stride_head, v_cache_ptr + kv_head * v_stride_head,
+        block_tables_ptr + seq_idx * table_stride_seq,
+        split * piece, tl.minimum(split * piece + piece, seq_len),
+        softmax_scale, k_stride_block, k_stride_token, k_stride_dim,
+        v_stride_block, v_stride_token, v_stride_dim,
+        BLOCK_SIZE, GROUP_TILE, HEAD_DIM, DIM_TILE, TILE, UPCAST,
+    )  # fmt: skip
+    row = split.to(tl.int64) * tl.num_programs(0) + seq_idx
+    row = (row * tl.num_programs(1) + kv_head) * GROUP_SIZE
+    store_group(out_ptr, lse_ptr, row, out, lse, GROUP_SIZE, GROUP_TILE, HEAD_DIM, DIM_TILE)
+
+
+# --- joining the pieces --------------------------------------------------------------------------
+
+
+def merge_splits(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join attention over the pieces of each sequence into attention over all of it.
+
+    `merge_two` of lesson 4, for any number of pieces, each with the log-sum-exp of its scores.
+
+    Args:
+        outs: float32 [num_splits, num_seqs, num_query_heads, head_dim].
+        lses: float32 [num_splits, num_seqs, num_query_heads], natural log; -inf, and 0 in outs,
+            where a piece has no keys.
+
+    Returns:
+        out [num_seqs, num_query_heads, head_dim] and lse [num_seqs, num_query_heads]; 0 and -inf
+        where no piece has keys.
+
+    >>> outs = torch.tensor([1.0, 5.0]).reshape(2, 1, 1, 1)
+    >>> out, lse = merge_splits(outs, torch.tensor([0.0, 3.0]).log().reshape(2, 1, 1))
+    >>> out.item(), round(lse.exp().item(), 4)
+    (5.0, 3.0)
+    """
+    top = lses.amax(0)
+    finite_top = torch.where(top == float("-inf"), 0.0, top)
+    weights = torch.exp(lses - finite_top)  # [num_splits, num_seqs, num_query_heads]
+    total = weights.sum(0)
+    out = (weights[..., None] * outs).sum(0) / total.clamp(min=1e-30)[..., None]
+    return out, finite_top + torch.log(total)
+
+
+@triton.jit
+def merge_splits_kernel(
+    out_ptr, lse_ptr, outs_ptr, lses_ptr, num_splits, HEAD_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr, SPLIT_TILE: tl.constexpr,
+):  # fmt: skip
+    """`merge_splits` in one launch, for a GPU: grid (num_seqs * num_query_heads,)."""
+    row = tl.program_id(0).to(tl.int64)
+    splits = tl.arange(0, SPLIT_TILE)
+    dims = tl.arange(0, DIM_TILE)
+    is_split, in_head = splits < num_splits, dims < HEAD_DIM
+    rows = splits * tl.num_programs(0) + row
+    lses = tl.load(lses_ptr + rows, mask=is_split, other=float("-inf"))
+    top = tl.maximum(tl.max(lses, axis=0), -1e30)
+    weights = tl.exp(lses - top)
+    is_cell = is_split[:, None] & in_head[None, :]
+    outs = tl.load(outs_ptr + rows[:, None] * HEAD_DIM + dims[None, :], mask=is_cell, other=0.0)
+    total = tl.sum(weights, axis=0)
+    out = tl.sum(weights[:, None] * outs, axis=0) / tl.maximum(total, 1e-30)
+    tl.store(out_ptr + row * HEAD_DIM + dims, out.to(out_ptr.dtype.element_ty), mask=in_head)
+    tl.store(lse_ptr + row, top + tl.log(total))
+
+
+# --- what others call ----------------------------------------------------------------------------
+
+
+def contiguous_decode(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seq_lens: torch.Tensor,
+    softmax_scale: float | None = None,
+    tile: int = 64,
+) -> torch.Tensor:
+    """Launch `decode_contiguous`.
+
+    Args:
+        q: [num_seqs, num_query_heads, head_dim].
+        k: [num_seqs, max_seq_len, num_kv_heads, head_dim]; v with the same strides.
+        seq_lens: int32 [num_seqs].
+
+    Returns:
+        [num_seqs, num_query_heads, head_dim] in q's dtype; zeros where seq_len is 0.
+    """
+    num_seqs, num_query_heads, head_dim = q.shape
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    k, v, q = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v, q))
+    v = v if v.stride() == k.stride() else torch.empty_strided(
+        k.shape, k.stride(), dtype=v.dtype, device=v.device
+    ).copy_(v)  # fmt: skip
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    decode_contiguous[(num_seqs, num_query_heads)](
+        out, q, k, v, seq_lens, scale, q.stride(0), q.stride(1), *k.stride()[:3],
+        GROUP_SIZE=num_query_heads // k.shape[2], HEAD_DIM=head_dim,
+        DIM_TILE=triton.next_power_of_2(head_dim), TILE=tile,
+    )  # fmt: skip
+    return out
+
+
+def paged_decode_by_head(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    softmax_scale: float | None = None,
+    tile: int = 64,
+) -> torch.Tensor:
+    """Launch `decode_paged`. Arguments and result as `paged_decode`, k_cache and v_cache with the
+    same strides and the dims of a row side by side.
+    """
+    num_seqs, num_query_heads, head_dim = q.shape
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    if k_cache.stride() != v_cache.stride() or k_cache.stride(3) != 1:
+        raise ValueError(f"strides {k_cache.stride()} and {v_cache.stride()} must end in 1, alike")
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    decode_paged[(num_seqs, num_query_heads)](
+        out, q, k_cache, v_cache, block_tables, seq_lens, scale, q.stride(0), q.stride(1),
+        block_tables.stride(0), *k_cache.stride()[:3], BLOCK_SIZE=k_cache.shape[1],
+        GROUP_SIZE=num_query_heads // k_cache.shape[2], HEAD_DIM=head_dim,
+        DIM_TILE=triton.next_power_of_2(head_dim), TILE=tile,
+    )  # fmt: skip
+    return out
+
+
+def choose_num_splits(
+    num_seqs: int, num_kv_heads: int, max_seq_len: int, num_processors: int
+) -> int:
+    """In how many pieces to cut sequences, so that every processor has two programs.
+
+    A piece has at least 256 tokens, and there are at most 64 pieces.
+
+    >>> choose_num_splits(1, 8, 32768, num_processors=132)
+    33
+    >>> choose_num_splits(64, 8, 32768, num_processors=132)
+    1
+    """
+    wanted = 2 * num_processors // max(1, num_seqs * num_kv_heads)
+    return max(1, min(wanted, -(-max_seq_len // 256), 64))
+
+
+def paged_decode(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    softmax_scale: float | None = None,
+    num_splits: int | None = None,
+    return_lse: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Attention of one new query a sequence over keys and values in blocks.
+
+    Args:
+        q: [num_seqs, num_query_heads, head_dim], any strides.
+        k_cache: [num_blocks, block_size, num_kv_heads, head_dim], any strides, float32, float16
+            or bfloat16.
+        v_cache: like k_cache.
+        block_tables: int32 [num_seqs, max_num_blocks]; ids behind a length are not looked at.
+        seq_lens: int32 [num_seqs]; may be 0.
+        softmax_scale: what scores are multiplied by; None is head_dim ** -0.5.
+        num_splits: pieces to cut each sequence into; None: chosen from the longest length (on a
+            GPU, which would have to be waited for, from the tables' width) and the device.
+        return_lse: the natural log of the sum of exp(score) too.
+
+    Returns:
+        out [num_seqs, num_query_heads, head_dim] in q's dtype, zeros where seq_len is 0; with
+        return_lse also lse, float32 [num_seqs, num_query_heads], -inf where seq_len is 0.
+
+    Raises:
+        ValueError: naming what does not fit together; on the CPU also blocks outside the cache.
+    """
+    num_seqs, num_query_heads, head_dim = q.shape
+    block_size, num_kv_heads = k_cache.shape[1:3]
+    if num_splits is not None and num_splits < 1:
+        raise ValueError(f"num_splits must be at least 1, got {num_splits}")
+    if num_kv_heads == 0 or num_query_heads % num_kv_heads:
+        raise ValueError(f"num_query_heads {num_query_heads} is no multiple of {num_kv_heads}")
+    if k_cache.shape != v_cache.shape or head_dim != k_cache.shape[3]:
+        raise ValueError(f"q {[*q.shape]}, k {[*k_cache.shape]} and v {[*v_cache.shape]} don't fit")
+    is_cuda = q.device.type == "cuda"
+    if not is_cuda:
+        check_batch(q, k_cache, v_cache, block_tables, seq_lens, None)
+    if num_splits is None:
+        longest = block_tables.shape[1] * block_size if is_cuda or not num_seqs else seq_lens.max()
+        num_processors = (
+            torch.cuda.get_device_properties(q.device).multi_processor_count if is_cuda else 1
+        )
+        num_splits = choose_num_splits(num_seqs, num_kv_heads, int(longest), num_processors)
+    q = q if q.stride(-1) == 1 else q.contiguous()
+    block_tables = block_tables if block_tables.stride(-1) == 1 else block_tables.contiguous()
+    lead = (num_splits,) if num_splits > 1 else ()
+    out = torch.empty(*lead, *q.shape, dtype=torch.float32 if lead else q.dtype, device=q.device)
+    lse = torch.empty(out.shape[:-1], dtype=torch.float32, device=q.device)
+    group_size = num_query_heads // num_kv_heads
+    is_wide = k_cache.element_size() > 2 or head_dim > 128
+    if num_seqs:
+        kernel = decode_split if lead else decode_grouped
+        kernel[(num_seqs, num_kv_heads, *lead)](
+            out, lse, q, k_cache, v_cache, block_tables, seq_lens.contiguous(),
+            head_dim**-0.5 if softmax_scale is None else softmax_scale,
+            q.stride(0), q.stride(1), block_tables.stride(0), *k_cache.stride(), *v_cache.stride(),
+            BLOCK_SIZE=block_size, GROUP_SIZE=group_size,
+            GROUP_TILE=max(16, triton.next_power_of_2(group_size)), HEAD_DIM=head_dim,
+            DIM_TILE=max(16, triton.next_power_of_2(head_dim)), TILE=32 if is_wide else 64,
+            # tl.dot takes tiles of one type, and Triton's own interpreter no bfloat16
+            UPCAST=q.dtype != k_cache.dtype or BACKEND == "triton interpreter", num_stages=2,
+        )  # fmt: skip
+    if lead:
+        out, lse = merge_on_gpu(out, lse, q.dtype) if is_cuda else merge_splits(out, lse)
+    return (out.to(q.dtype), lse) if return_lse else out.to(q.dtype)
+
+
+def merge_on_gpu(
+    outs: torch.Tensor, lses: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`merge_splits` by one kernel: in PyTorch it is a dozen launches."""
+    num_splits, num_seqs, num_query_heads, head_dim = outs.shape
+    out = torch.empty(outs.shape[1:], dtype=dtype, device=outs.device)
+    lse = torch.empty(lses.shape[1:], dtype=torch.float32, device=outs.device)
+    if num_seqs:
+        merge_splits_kernel[(num_seqs * num_query_heads,)](
+            out, lse, outs, lses, num_splits, HEAD_DIM=head_dim,
+            DIM_TILE=triton.next_power_of_2(head_dim),
+            SPLIT_TILE=triton.next_power_of_2(num_splits),
+        )  # fmt: skip
+    return out, lse
+
+
+def kernel_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+) -> torch.Tensor:
+    """`paged_attention` with decode by kernel, for `PagedKVCache`; prefill stays in PyTorch."""
+    arguments = (q, k_cache, v_cache, block_tables, seq_lens)
+    if cu_seqlens_q is not None:
+        return paged_attention(*arguments, cu_seqlens_q, softmax_scale)
+    out = paged_decode(*arguments, softmax_scale)
+    assert isinstance(out, torch.Tensor)
+    return out
