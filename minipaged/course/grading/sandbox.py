@@ -1,0 +1,604 @@
+"""Sandboxes: a warmed parent per judge, and a `Channel` to one child per exercise and submission.
+
+Three kinds of isolation, named in every result:
+
+bubblewrap  Linux namespaces: no network, no other processes, no files but Python, torch and what
+            the exercise may see. Works as root, and as another user where the kernel lets users
+            make namespaces.
+user        started as root where namespaces are forbidden: a user of its own for each child. The
+            course must be unreadable for others (mode 0700), which is tested. Fit for a container
+            that holds one student.
+none        limits only. The learner's code can read what you can read.
+"""
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import re
+import secrets
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..exercises import ROOT
+from ..subject import Error, Message, MessageSubject
+
+HERE = Path(__file__).resolve().parent
+CODEC = HERE.parent / "subject.py"
+PACKAGE = ROOT / "minipaged"
+LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers", "triton")
+KINDS = ("bubblewrap", "user", "none")
+
+HEADER_BYTES = 8 << 20
+TENSOR_BYTES = 64 << 20
+
+
+class SandboxError(Exception):
+    """The sandbox itself does not work; this is no fault of a submission."""
+
+
+class Lost(Exception):
+    """The child gave no proper reply; the text says what happened, in a learner's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one exercise of one submission may use.
+
+    Attributes:
+        seconds: of wall time in all; call_seconds: until one reply has come.
+        memory: private bytes of all its processes together.
+    """
+
+    seconds: float = 60.0
+    call_seconds: float = 10.0
+    cpu_seconds: int = 60
+    memory: int = 2 << 30
+    address_space: int = 6 << 30
+    processes: int = 16
+    file_bytes: int = 16 << 20
+    open_files: int = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a child gets to load.
+
+    Attributes:
+        name: of the module.
+        source: its text.
+        view: the package as it may be seen, texts by path.
+    """
+
+    name: str
+    source: str
+    view: dict[str, str] = field(default_factory=dict)
+
+
+# --- the command that starts a parent ------------------------------------------------------------
+
+
+def library_entries() -> dict[str, Path]:
+    """The files and folders of torch, and of all that it and the package need, by their names.
+
+    Nothing else of the environment is shown to a submission: neither an installed copy of the
+    course nor an engine that holds its answers.
+    """
+    entries: dict[str, Path] = {}
+    seen: set[str] = set()
+    waiting = list(LIBRARIES)
+    while waiting:
+        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
+        if name in seen or name == "minipaged":
+            continue
+        seen.add(name)
+        try:
+            distribution = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in distribution.files or []:
+            top = file.parts[0]
+            if top not in ("..", "__pycache__", "bin") and not top.endswith(".pth"):
+                entries[top] = Path(str(distribution.locate_file(top)))
+        for requirement in distribution.requires or []:
+            wanted, _, marker = requirement.partition(";")
+            if "extra" not in marker:
+                waiting.append(re.match(r"[\w.-]+", wanted.strip())[0])  # type: ignore[index]
+    return {name: path for name, path in entries.items() if path.exists()}
+
+
+def python_binds() -> list[str]:
+    """What bubblewrap shows of Python itself and of the system's libraries."""
+    binds: list[str] = []
+    for folder in ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache"):
+        if os.path.islink(folder):
+            binds += ["--symlink", os.readlink(folder), folder]
+        elif os.path.exists(folder):
+            binds += ["--ro-bind", folder, folder]
+    executable = os.path.realpath(sys.executable)
+    base = os.path.realpath(sys.base_prefix)
+    shown = {executable}
+    if base != "/usr":
+        shown.add(os.path.join(base, "lib"))
+    shown.add(os.path.realpath(sysconfig.get_path("stdlib")))
+    for path in sorted(shown):
+        if not path.startswith(("/lib/", "/usr/lib/")):
+            binds += ["--ro-bind", path, path]
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for place in (os.path.join(base, "lib", version), "/usr/lib/python3", f"/usr/lib/{version}"):
+        for name in ("site-packages", "dist-packages"):
+            if os.path.isdir(os.path.join(place, name)):
+                binds += ["--tmpfs", os.path.join(place, name)]
+    return binds
+
+
+def bubblewrap_command() -> list[str]:
+    """bwrap with a read-only world that holds Python, torch, the model's files and the worker."""
+    command = [shutil.which("bwrap") or "bwrap", "--clearenv"]
+    command += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    command += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    if os.geteuid() == 0:
+        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        command += ["--unshare-user", "--uid", "65000", "--gid", "65000"]
+    for name, value in environment().items():
+        command += ["--setenv", name, value]
+    binds = python_binds()
+    for name, path in library_entries().items():
+        binds += ["--ro-bind", str(path), f"/libraries/{name}"]
+    binds += ["--ro-bind", str(HERE / "worker.py"), "/course/worker.py"]
+    binds += ["--ro-bind", str(CODEC), "/course/codec.py"]
+    binds += ["--ro-bind", str(PACKAGE / "data"), "/course/data"]
+    command += ["--dev", "/dev", "--proc", "/proc", "--perms", "0755", "--dir", "/tmp"]
+    places = (Path(binds[idx + 2]) for idx, word in enumerate(binds) if word == "--ro-bind")
+    for folder in sorted({str(parent) for place in places for parent in place.parents} - {"/"}):
+        if not os.path.islink(folder):  # bubblewrap itself would make them 0700
+            command += ["--perms", "0755", "--dir", folder]
+    command += binds
+    return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
+
+
+def environment() -> dict[str, str]:
+    """All of the environment that there is inside."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {
+        **dict.fromkeys(names, "1"),
+        "LC_ALL": "C.UTF-8",
+        "HOME": "/tmp",
+        "PATH": "",
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+# --- one parent ----------------------------------------------------------------------------------
+
+
+class Sandbox:
+    """A warmed parent. `open` gives a channel to a new child."""
+
+    def __init__(self, kind: str, limits: Limits | None = None) -> None:
+        """Start it and prove that it holds.
+
+        Raises:
+            SandboxError: when it does not start, or does not hold what it should.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"isolation {kind!r} is none of {', '.join(KINDS)}")
+        self.kind = kind
+        self.limits = limits or Limits()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.control: socket.socket | None = None
+        self.start()
+        if kind != "none":
+            try:
+                self.prove()
+            except BaseException:
+                self.close()
+                raise
+
+    def start(self) -> None:
+        """Start the parent and wait until torch is there."""
+        if self.kind == "bubblewrap" and not (sys.platform == "linux" and shutil.which("bwrap")):
+            raise SandboxError("bubblewrap (bwrap) is not installed, or this is not Linux")
+        if self.kind == "user" and (sys.platform != "linux" or os.geteuid() != 0):
+            raise SandboxError("this isolation needs Linux and root")
+        ours, theirs = socket.socketpair()
+        inside = self.kind == "bubblewrap"
+        config = {
+            "mode": self.kind,
+            "own_user": inside and os.geteuid() == 0,
+            "uid": 61_000 + 1000 * secrets.randbelow(4),
+            "control": theirs.fileno(),
+            "paths": ["/libraries"] if inside else library_paths(),
+            "codec": "/course/codec.py" if inside else str(CODEC),
+            "limits": asdict(self.limits),
+        }
+        worker = "/course/worker.py" if inside else str(HERE / "worker.py")
+        python = [os.path.realpath(sys.executable) if inside else sys.executable, "-I", "-S", "-B"]
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [*(bubblewrap_command() if inside else []), *python, worker, json.dumps(config)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self.log,
+            env=None if inside else environment(),
+            cwd="/",
+        )
+        theirs.close()
+        self.control = ours
+        ready, _, _ = select.select([ours], [], [], 120)
+        if not ready or ours.recv(1) != b"R":
+            self.log.seek(0)
+            said = self.log.read()[-600:].decode(errors="replace").strip()
+            self.close()
+            raise SandboxError(f"{self.kind}: it did not start. {said}")
+
+    def open(self, job: Job) -> "Channel":
+        """A channel to a new child that has loaded the job.
+
+        Raises:
+            SandboxError: when there is no child.
+        """
+        if self.process is None or self.process.poll() is not None:
+            self.close()
+            self.start()
+        assert self.control is not None
+        channel, inside = socket.socketpair()
+        leash, held = socket.socketpair()
+        try:
+            socket.send_fds(self.control, [b"J"], [inside.fileno(), held.fileno()])
+        except OSError as error:
+            channel.close()
+            leash.close()
+            self.close()
+            raise SandboxError(f"{self.kind}: the parent is gone ({error})") from None
+        finally:
+            inside.close()
+            held.close()
+        data = "/course/data" if self.kind == "bubblewrap" else str(PACKAGE / "data")
+        return Channel(channel, leash, job, data if job.view else None, self.limits)
+
+    def prove(self) -> None:
+        """Run something that tries what must not work.
+
+        Raises:
+            SandboxError: naming what worked.
+        """
+        with self.open(Job("probe", PROBE)) as channel:
+            if channel.loaded:
+                raise SandboxError(f"{self.kind}: {channel.loaded.text}")
+            subject = RemoteSubject(channel, 0)
+            paths = [str(PACKAGE / "block_table.py"), str(ROOT / "tests"), "/proc/self", str(ROOT)]
+            installed = [str(Path(path) / "minipaged") for path in sys.path if path]
+            found = subject.call("probe", [*paths, *installed], self.limits.processes + 4).value
+        if type(found) is not dict:
+            raise SandboxError(f"{self.kind}: the probe gave no answer")
+        open_doors = [name for name, holds in found.items() if holds is not True]
+        if self.kind == "user":
+            open_doors = [name for name in open_doors if not name.startswith("hides /proc")]
+        if open_doors:
+            advice = "; chmod 0700 the course's folder" if self.kind == "user" else ""
+            raise SandboxError(f"{self.kind}: it does not hold: {', '.join(open_doors)}{advice}")
+
+    def close(self) -> None:
+        """End the parent and all that runs below it."""
+        if self.control is not None:
+            self.control.close()
+            self.control = None
+        if self.process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            self.process.wait()
+            self.process = None
+            self.log.close()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def library_paths() -> list[str]:
+    """Where the libraries lie, for the kinds of isolation that have no view of their own."""
+    return sorted({str(path.parent) for path in library_entries().values()})
+
+
+PROBE = """
+import os, socket, signal
+
+def probe(paths, processes):
+    found = {"is not root": os.getuid() != 0}
+    for path in paths:
+        try:
+            open(path).close()
+            found["hides " + path] = False
+        except IsADirectoryError:
+            try:
+                found["hides " + path] = not os.listdir(path)
+            except OSError:
+                found["hides " + path] = True
+        except OSError:
+            found["hides " + path] = True
+    try:
+        socket.socket()
+        found["has no sockets"] = False
+    except OSError:
+        found["has no sockets"] = True
+    children = []
+    try:
+        for _ in range(processes):
+            pid = os.fork()
+            if pid == 0:
+                signal.pause()
+            children.append(pid)
+        found["limits processes"] = False
+    except OSError:
+        found["limits processes"] = True
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    return found
+"""
+
+
+def choose(kind: str | None, limits: Limits | None = None) -> tuple[str, Sandbox]:
+    """The isolation that was asked for, or the best official one; with a sandbox that runs.
+
+    Raises:
+        SandboxError: with the reasons why there is none.
+    """
+    reasons = []
+    for candidate in [kind] if kind else ["bubblewrap", "user"]:
+        try:
+            return candidate, Sandbox(candidate, limits)
+        except SandboxError as error:
+            reasons.append(str(error))
+    raise SandboxError("; ".join(reasons))
+
+
+# --- the judge's end of one child ----------------------------------------------------------------
+
+
+class Channel:
+    """Requests to one child, and its replies, which are trusted in nothing.
+
+    Attributes:
+        loaded: what loading the source raised, or None.
+        broken: why there will be no more replies, or None.
+        fault: of the sandbox, not of the child, or None.
+    """
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        leash: socket.socket,
+        job: Job,
+        data: str | None,
+        limits: Limits,
+    ) -> None:
+        self.channel, self.leash, self.limits = channel, leash, limits
+        self.end = time.monotonic() + limits.seconds
+        self.loaded: Error | None = None
+        self.broken: str | None = None
+        self.fault: str | None = None
+        header = {"name": job.name, "source": job.source, "view": job.view, "data": data}
+        try:
+            reply, _ = self.exchange(header, [])
+        except BaseException:
+            self.close()
+            raise
+        match reply.get("error"):
+            case None if "error" in reply:
+                pass
+            case [str(kind), str(text)]:
+                self.loaded = Error(kind, text)
+            case _:
+                self.close()
+                raise Lost("its process answered in a form that is none")
+
+    def ask(self, subject: int, request: Message) -> Message:
+        """One request to the objects of a subject."""
+        header = {"subject": subject, "tree": request.tree}
+        reply, blobs = self.exchange(header, request.storages)
+        try:
+            inspect(reply.get("tree"), blobs)
+        except (ValueError, RecursionError) as error:
+            raise self.lose(f"its process answered in a form that is none: {error}") from None
+        return Message(reply["tree"], blobs)
+
+    def exchange(
+        self, header: dict[str, Any], blobs: list[bytes]
+    ) -> tuple[dict[str, Any], list[bytes]]:
+        """Send a frame and receive the one that answers it.
+
+        Raises:
+            Lost: whatever goes wrong; and again at every later use.
+        """
+        if self.broken:
+            raise Lost(self.broken)
+        due = min(self.end, time.monotonic() + self.limits.call_seconds)
+        wanted = secrets.token_hex(16)
+        header = {**header, "id": wanted, "sizes": [len(blob) for blob in blobs]}
+        text = json.dumps(header).encode()
+        try:
+            self.channel.settimeout(max(0.001, due - time.monotonic()))
+            self.channel.sendall(b"".join([struct.pack(">I", len(text)), text, *blobs]))
+            (size,) = struct.unpack(">I", self.receive(4, due))
+            if size > HEADER_BYTES:
+                raise self.lose("its answer is too large")
+            reply = json.loads(self.receive(size, due))
+            if type(reply) is not dict or reply.get("id") != wanted:
+                raise self.lose("its process answered in a form that is none")
+            sizes = reply.get("sizes")
+            if type(sizes) is not list or any(type(n) is not int or n < 0 for n in sizes):
+                raise self.lose("its process answered in a form that is none")
+            if len(sizes) > 4096 or sum(sizes) > TENSOR_BYTES:
+                raise self.lose("its answer is too large")
+            return reply, [self.receive(n, due) for n in sizes]
+        except TimeoutError:
+            seconds = f"{self.limits.call_seconds:g} s"
+            if time.monotonic() >= self.end:
+                seconds = f"{self.limits.seconds:g} s in all"
+            raise self.lose(f"it took longer than {seconds}") from None
+        except (OSError, EOFError):
+            raise self.lose(self.epitaph()) from None
+        except (ValueError, RecursionError):
+            raise self.lose("its process answered in a form that is none") from None
+
+    def lose(self, why: str) -> Lost:
+        """Give the child up."""
+        self.broken = why
+        self.close()
+        return Lost(why)
+
+    def receive(self, size: int, due: float) -> bytes:
+        """Exactly so many bytes, in time."""
+        parts = bytearray()
+        while len(parts) < size:
+            left = due - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.channel.settimeout(left)
+            part = self.channel.recv(min(size - len(parts), 1 << 20))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    def epitaph(self) -> str:
+        """How the child ended, told by its supervisor."""
+        try:
+            self.leash.settimeout(5)
+            report = json.loads(self.leash.recv(4096) or b"{}")
+        except (OSError, ValueError):
+            report = {}
+        if "refused" in report:
+            self.fault = f"no child could be made: {report['refused']}"
+        status = report.get("status")
+        if report.get("memory"):
+            return f"it used more than {self.limits.memory >> 20} MB of memory"
+        if status is None:
+            self.fault = self.fault or "the parent or the supervisor of the child is gone"
+            self.broken = self.fault
+            raise SandboxError(self.fault)
+        if status < 0:
+            with contextlib.suppress(ValueError):
+                return f"its process was ended by {signal.Signals(-status).name}"
+        return f"its process ended by itself, with status {status}"
+
+    def close(self) -> None:
+        """Let go of the leash, which ends the child and everything that it started."""
+        self.channel.close()
+        self.leash.close()
+
+    def __enter__(self) -> "Channel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+DTYPES = frozenset(
+    "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool complex64 complex128".split()
+)
+MAX_ELEMENTS = 1 << 24
+
+
+def inspect(tree: Any, blobs: list[bytes]) -> None:
+    """Refuse what the codec would not have made; `decode` then meets nothing strange.
+
+    Raises:
+        ValueError: saying what is wrong.
+    """
+    elements = 0
+    waiting = [(tree, 0)]
+    nodes = 0
+    while waiting:
+        item, depth = waiting.pop()
+        nodes += 1
+        if nodes > 300_000 or depth > 60:
+            raise ValueError("too large or too deep")
+        if item is None or type(item) in (bool, str):
+            continue
+        match item:
+            case ["int", str(text)]:
+                if not re.fullmatch(r"-?[0-9]{1,4000}", text):
+                    raise ValueError("no whole number")
+            case ["float", str(text)]:
+                if not re.fullmatch(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-][0-9]{1,4}|-?inf|nan", text):
+                    raise ValueError("no float")
+            case ["list" | "tuple", list(parts)]:
+                waiting += [(part, depth + 1) for part in parts]
+            case ["dict", list(pairs)]:
+                for pair in pairs:
+                    if type(pair) is not list or len(pair) != 2:
+                        raise ValueError("no dict")
+                    waiting += [(part, depth + 1) for part in pair]
+            case ["tensor", int(idx), str(dtype), list(shape), list(stride), int(offset)]:
+                elements += inspect_tensor(idx, dtype, shape, stride, offset, blobs)
+                if elements > MAX_ELEMENTS:
+                    raise ValueError("tensors too large")
+            case ["dtype", str(name)]:
+                if name not in DTYPES:
+                    raise ValueError("no dtype")
+            case ["ref", int(handle), str()]:
+                if type(handle) is not int:
+                    raise ValueError("no handle")
+            case _:
+                raise ValueError("no such kind of value")
+
+
+def inspect_tensor(
+    idx: int, dtype: str, shape: list, stride: list, offset: int, blobs: list[bytes]
+) -> int:
+    """How many elements a tensor has; ValueError where it would not lie in its memory."""
+    if type(idx) is not int or not 0 <= idx < len(blobs) or dtype not in DTYPES:
+        raise ValueError("no tensor")
+    numbers = [*shape, *stride, offset]
+    if any(type(n) is not int or not 0 <= n <= 1 << 40 for n in numbers):
+        raise ValueError("no tensor")
+    if len(shape) != len(stride) or len(shape) > 16:
+        raise ValueError("no tensor")
+    elements, last = 1, offset
+    for size, step in zip(shape, stride, strict=True):
+        elements *= size
+        last += (size - 1) * step
+    width = WIDTHS[dtype]
+    if elements and (last + 1) * width > len(blobs[idx]):
+        raise ValueError("a tensor outside of its memory")
+    if len(blobs[idx]) % width:
+        raise ValueError("a tensor's memory is no multiple of its elements")
+    if dtype == "bool" and max(blobs[idx], default=0) > 1:
+        raise ValueError("a bool that is neither True nor False")
+    return elements
+
+
+WIDTHS = {
+    name: {"bool": 1, "bfloat16": 2}.get(name) or int(re.sub(r"\D", "", name)) // 8
+    for name in DTYPES
+}
+
+
+class RemoteSubject(MessageSubject):
+    """A `Subject` whose objects live in a child; `number` tells it when to begin afresh."""
+
+    def __init__(self, channel: Channel, number: int) -> None:
+        self.channel, self.number = channel, number
+
+    def exchange(self, request: Message) -> Message:
+        """Ask the child."""
+        return self.channel.ask(self.number, request)

@@ -1,0 +1,440 @@
+"""What was handed in: finds notebooks in files, folders and zips, and the definitions in them.
+
+Nothing of a submission is believed: not its size, its names, its form or its metadata. What can
+be read is read, what was odd about it becomes a warning, and what can't be read costs only itself.
+"""
+
+import ast
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..exercises import Exercise, catalogue
+from ..extract import Extracted, NotFound, extract, is_stub, plain_python
+
+MAX_NOTEBOOK = 20 << 20
+MAX_CODE = 400_000  # characters of all code cells of a notebook
+MAX_CELLS = 5_000
+MAX_FILES = 200
+SKIPPED_FOLDERS = {"__MACOSX", ".ipynb_checkpoints", "__pycache__", ".git", "node_modules"}
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Something that one student handed in: a notebook, a folder or a zip.
+
+    Attributes:
+        student: what it is called, the name of its file or folder.
+        path: where it lies.
+    """
+
+    student: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A notebook's bytes as they were handed in."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that may hold code.
+
+    Attributes:
+        place: "cell 12 of 04_block_tables.ipynb".
+        exercise: the exercise's id that its metadata names, or None.
+        markdown: it stands there as Markdown.
+    """
+
+    place: str
+    text: str
+    exercise: str | None
+    markdown: bool = False
+
+
+@dataclass(slots=True)
+class Contents:
+    """All that could be read of a submission.
+
+    Attributes:
+        cells: in the order of the notebooks' names and of their cells.
+        digest: of the files' names and bytes.
+        notebooks: how many could be read.
+    """
+
+    cells: list[Cell] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    digest: str = ""
+    notebooks: int = 0
+
+
+# --- which submissions there are -----------------------------------------------------------------
+
+
+def find_submissions(paths: list[Path]) -> list[Submission]:
+    """The submissions that some paths mean, each with a name of its own.
+
+    A folder is one student's if it holds notebooks of lessons and no folders or zips that hold
+    some; else each folder, zip and notebook in it is a student's.
+
+    Raises:
+        FileNotFoundError: naming a path that is not there.
+    """
+    found: list[Submission] = []
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"there is no {path}")
+        if path.is_dir() and not is_one_students(path):
+            entries = sorted(path.iterdir(), key=lambda entry: entry.name)
+            found += [Submission(name_of(e), e) for e in entries if may_be_submission(e)]
+        else:
+            found.append(Submission(name_of(path.resolve() if path.name == "" else path), path))
+    seen: dict[str, int] = {}
+    unique = []
+    for item in found:
+        seen[item.student] = seen.get(item.student, 0) + 1
+        number = seen[item.student]
+        name = item.student if number == 1 else f"{item.student} ({number})"
+        unique.append(Submission(name, item.path))
+    return unique
+
+
+def name_of(path: Path) -> str:
+    """A submission's name."""
+    return path.stem if path.suffix in (".ipynb", ".zip") else path.resolve().name
+
+
+def may_be_submission(path: Path) -> bool:
+    """Whether an entry of a class's folder is one student's work."""
+    if path.name.startswith(".") or path.name in SKIPPED_FOLDERS:
+        return False
+    return path.is_symlink() or path.is_dir() or path.suffix.lower() in (".ipynb", ".zip")
+
+
+def is_one_students(folder: Path) -> bool:
+    """Whether a folder is one student's: its notebooks are lessons, no two of the same."""
+    entries = [entry for entry in folder.iterdir() if may_be_submission(entry)]
+    notebooks = [entry for entry in entries if entry.suffix.lower() == ".ipynb"]
+    if any(entry.suffix.lower() == ".zip" for entry in entries):
+        return False
+    lessons = [entry.name for entry in notebooks if re.match(r"\d\d[_-]", entry.name)]
+    if notebooks:
+        return len(lessons) == len(notebooks)
+    return not entries
+
+
+# --- reading, without trust ----------------------------------------------------------------------
+
+
+def read(submission: Submission) -> Contents:
+    """Read a submission; whatever is wrong with it stands in its warnings."""
+    contents = Contents()
+    digest = hashlib.sha256()
+    count = 0
+    try:
+        for file in files_of(submission.path, contents.warnings):
+            count += 1
+            if count > MAX_FILES:
+                contents.warnings.append(f"only the first {MAX_FILES} notebooks were read")
+                break
+            digest.update(file.name.encode(errors="replace") + b"\0" + file.data + b"\0")
+            contents.files.append(file.name)
+            try:
+                contents.cells += read_notebook(file, contents.warnings)
+                contents.notebooks += 1
+            except ValueError as error:
+                contents.warnings.append(f"{file.name} could not be read: {error}")
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        contents.warnings.append(f"it could not be read: {error}")
+    if not count:
+        contents.warnings.append("there is no notebook in it")
+    contents.digest = digest.hexdigest()
+    return contents
+
+
+def files_of(path: Path, warnings: list[str]) -> Iterator[File]:
+    """The notebooks of a file, folder or zip, in the order of their names."""
+    if path.is_symlink():
+        warnings.append(f"{path.name} is a symbolic link, which is not followed")
+    elif path.is_dir():
+        yield from files_of_folder(path, warnings)
+    elif path.suffix.lower() == ".zip":
+        yield from files_of_zip(path, warnings)
+    else:
+        if data := read_bytes(path, path.name, warnings):
+            yield File(path.name, data)
+
+
+def files_of_folder(folder: Path, warnings: list[str]) -> Iterator[File]:
+    """The notebooks below a folder; no link is followed."""
+    paths = []
+    for place, folders, names in os.walk(folder, followlinks=False):
+        for name in sorted(folders):
+            if os.path.islink(os.path.join(place, name)):
+                warnings.append(f"{name} is a symbolic link, which is not followed")
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS)
+        paths += [Path(place, name) for name in names if is_notebook(name)]
+        if len(paths) > 10 * MAX_FILES:
+            warnings.append("too many files")
+            break
+    zips = [path for path in sorted(folder.glob("*.zip")) if not path.is_symlink()]
+    for path in zips:
+        yield from files_of_zip(path, warnings)
+    for path in sorted(paths, key=lambda path: by_name(path.relative_to(folder).as_posix())):
+        name = path.relative_to(folder).as_posix()
+        if data := read_bytes(path, name, warnings):
+            yield File(name, data)
+
+
+def is_notebook(name: str) -> bool:
+    """Whether a file's name is a notebook's."""
+    return name.lower().endswith(".ipynb") and not PurePosixPath(name).name.startswith("._")
+
+
+def by_name(name: str) -> tuple[str, bool, str]:
+    """Sorts copies of a lesson's notebook before it: the last definition counts."""
+    path = PurePosixPath(name)
+    lesson = re.match(r"\d\d_\w+", path.name)
+    return (lesson[0] if lesson else path.name, lesson is not None and lesson[0] == path.stem, name)
+
+
+def read_bytes(path: Path, name: str, warnings: list[str]) -> bytes | None:
+    """A regular file's bytes; None with a warning where it is none, or too large."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        why = "it is a symbolic link" if path.is_symlink() else error.strerror
+        warnings.append(f"{name} was not read: {why}")
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            warnings.append(f"{name} was not read: it is no ordinary file")
+            return None
+        data = file.read(MAX_NOTEBOOK + 1)
+    if len(data) > MAX_NOTEBOOK:
+        warnings.append(f"{name} was not read: it has more than {MAX_NOTEBOOK >> 20} MB")
+        return None
+    return data or b" "
+
+
+def files_of_zip(path: Path, warnings: list[str]) -> Iterator[File]:
+    """The notebooks of a zip, read in memory: nothing is unpacked into files."""
+    data = read_bytes(path, path.name, warnings)
+    if data is None:
+        return
+    total = 0
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        infos = [info for info in archive.infolist() if is_notebook(info.filename)]
+        for info in sorted(infos, key=lambda info: by_name(info.filename))[: MAX_FILES + 1]:
+            place = PurePosixPath(info.filename.replace("\\", "/"))
+            if set(place.parts) & SKIPPED_FOLDERS:
+                continue
+            if place.is_absolute() or ".." in place.parts or re.match(r"\w:", info.filename):
+                warnings.append(f"{info.filename} was not read: its name leads out of the zip")
+                continue
+            if stat.S_ISLNK(info.external_attr >> 16):
+                warnings.append(f"{info.filename} was not read: it is a symbolic link")
+                continue
+            if info.flag_bits & 1:
+                warnings.append(f"{info.filename} was not read: it is encrypted")
+                continue
+            with archive.open(info) as file:
+                text = file.read(MAX_NOTEBOOK + 1)
+            total += len(text)
+            if len(text) > MAX_NOTEBOOK or total > 5 * MAX_NOTEBOOK:
+                warnings.append(f"{info.filename} was not read: it is too large when unpacked")
+                continue
+            yield File(place.as_posix(), text)
+
+
+def read_notebook(file: File, warnings: list[str]) -> list[Cell]:
+    """The cells of a notebook that may hold code.
+
+    Raises:
+        ValueError: saying why it is no notebook.
+    """
+    try:
+        notebook = json.loads(file.data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError("it is no UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        what = "it is empty" if not file.data.strip() else f"it is no JSON ({error})"
+        raise ValueError(what) from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep") from None
+    if type(notebook) is not dict:
+        raise ValueError("it is no notebook")
+    version = notebook.get("nbformat")
+    cells = notebook.get("cells")
+    if type(cells) is not list:
+        sheets = notebook.get("worksheets")
+        if type(sheets) is not list:
+            raise ValueError("it is no notebook: it has no cells")
+        cells = [c for s in sheets if type(s) is dict for c in s.get("cells") or [] if s]
+    if version != 4:
+        warnings.append(f"{file.name} says that its format is {str(version)[:20]!r}, not 4")
+    if len(cells) > MAX_CELLS:
+        raise ValueError(f"it has more than {MAX_CELLS} cells")
+    found: list[Cell] = []
+    odd = 0
+    for number, cell in enumerate(cells, 1):
+        place = f"cell {number} of {file.name}"
+        if type(cell) is not dict:
+            odd += 1
+            continue
+        text = text_of(cell)
+        if text is None:
+            odd += 1
+            continue
+        if cell.get("cell_type") in ("code", "markdown", "raw"):
+            found.append(Cell(place, text, exercise_of(cell), cell["cell_type"] != "code"))
+    if odd:
+        warnings.append(f"{file.name}: {odd} cells have no form that is known")
+    if sum(len(cell.text) for cell in found if not cell.markdown) > MAX_CODE:
+        raise ValueError(f"its cells hold more than {MAX_CODE} characters of code")
+    return found
+
+
+def text_of(cell: dict[str, Any]) -> str | None:
+    """A cell's text, without what no file could hold; None where it has none."""
+    source = cell.get("source", cell.get("input"))
+    if type(source) is list and all(type(part) is str for part in source):
+        source = "".join(source)
+    if type(source) is not str:
+        return None
+    source = source.encode("utf-8", "replace").decode().replace("\0", "")
+    return re.sub(r"\A\s*%%(time|capture|prun)\b.*", "", source)  # what follows is Python
+
+
+def exercise_of(cell: dict[str, Any]) -> str | None:
+    """The exercise that a cell's metadata names, its own or nbgrader's."""
+    metadata = cell.get("metadata")
+    if type(metadata) is not dict:
+        return None
+    own = metadata.get("minipaged")
+    if type(own) is dict and type(own.get("exercise")) is str:
+        return str(own["exercise"])
+    given = metadata.get("nbgrader")
+    if type(given) is dict and type(given.get("grade_id")) is str:
+        found = re.fullmatch(r"ex-(\d\d)-(\d+)", given["grade_id"])
+        return f"{found[1]}.{found[2]}" if found else None
+    return None
+
+
+# --- one exercise's definition -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An exercise's definition, what it needs, and what was odd about it.
+
+    Attributes:
+        stub: nothing of it has been written yet.
+    """
+
+    extracted: Extracted
+    stub: bool
+    warnings: tuple[str, ...]
+
+
+def find(exercise: Exercise, cells: list[Cell]) -> Found:
+    """The definition that counts: by exercise id, else by name; of several the last.
+
+    Raises:
+        NotFound: when there is none.
+    """
+    warnings: list[str] = []
+    named = [cell for cell in cells if cell.exercise == exercise.id]
+    tagged = [cell for cell in named if not cell.markdown and defines(cell.text, exercise.name)]
+    others = [
+        cell
+        for cell in cells
+        if cell not in named and not cell.markdown and defines(cell.text, exercise.name)
+    ]
+    chosen: Cell | None = None
+    written = [cell for cell in others if not still_stub(cell.text, exercise)]
+    if tagged and not (still_stub(tagged[-1].text, exercise) and written):
+        chosen = tagged[-1]
+        if len(tagged) > 1:
+            places = " and ".join(cell.place for cell in tagged)
+            warnings.append(f"{exercise.id} stands twice, in {places}: the last counts")
+        elif written and written[-1].exercise is None:
+            where = written[-1].place
+            warnings.append(f"{where} defines {exercise.name} too: the exercise's own cell counts")
+    elif others:
+        chosen = (written or others)[-1]
+        found = f"found by the name {exercise.name} in {chosen.place}"
+        if not named:
+            warnings.append(f"no cell says that it is exercise {exercise.id}; {found}")
+        elif tagged:
+            warnings.append(f"the cell of {exercise.id} is untouched; {found}")
+        else:
+            warnings.append(f"the cell of {exercise.id} does not define it; {found}")
+    if chosen is None:
+        texts = [c for c in cells if c.markdown and defines(c.text, exercise.name)]
+        texts = [c for c in texts if c.exercise == exercise.id] or texts
+        if texts:
+            chosen = texts[-1]
+            warnings.append(f"{chosen.place} is no code cell; it was read as code")
+    if chosen is None:
+        broken = [cell for cell in named if not cell.markdown]
+        if broken:
+            notes = why_unreadable(broken[-1].text)
+            raise NotFound(f"the cell does not define {exercise.name}{notes}")
+        raise NotFound(f"no cell defines {exercise.name}")
+    if odd := [line for line in chosen.text.split("\n") if line.lstrip().startswith(("%", "!"))]:
+        warnings.append(f"{exercise.id}: {len(odd)} lines that only IPython knows were left out")
+    earlier = [cell.text for cell in cells if not cell.markdown and cell is not chosen]
+    given = {e.name: e.module for e in catalogue().values() if e.id != exercise.id}
+    extracted = extract([*earlier, chosen.text], exercise.name, given)
+    stub = is_stub(ast.parse(extracted.target).body[0], exercise.todo)
+    return Found(extracted, stub, tuple(warnings))
+
+
+def defines(text: str, name: str) -> bool:
+    """Whether a cell defines a function or class of that name."""
+    if name not in text:
+        return False
+    try:
+        body = ast.parse(plain_python(text)).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name for n in body)
+
+
+def still_stub(text: str, exercise: Exercise) -> bool:
+    """Whether a cell's definition has not been worked on."""
+    nodes = [
+        node
+        for node in ast.parse(plain_python(text)).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == exercise.name
+    ]
+    return is_stub(nodes[-1], exercise.todo)
+
+
+def why_unreadable(text: str) -> str:
+    """What Python says of a cell, or nothing."""
+    if text.lstrip().startswith("%%"):
+        return f": it is a {text.lstrip().split()[0]} cell"
+    try:
+        ast.parse(plain_python(text))
+    except (SyntaxError, ValueError) as error:
+        return f": it is no Python ({error})"
+    except (RecursionError, MemoryError):
+        return ": it is nested too deep"
+    return ""

@@ -1,0 +1,171 @@
+"""What a submission may see of the package while one exercise is judged.
+
+The modules of earlier lessons stand there whole. Of the same lesson there is what the exercises
+before this one hold and need, and what the lesson gives to this one. The exercise's own object and
+all later ones are stubs, as in the lesson; later modules are not there.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from ..cutting import Definition, cut, find_definition
+from ..exercises import ROOT, Exercise, catalogue
+from ..extract import names_used
+
+PACKAGE = ROOT / "minipaged"
+_INIT = '"""The part of the package that this exercise may see."""\n'
+
+
+@cache
+def view(exercise_id: str) -> dict[str, str]:
+    """The package as an exercise may see it: texts by path, `minipaged/...`."""
+    exercise = catalogue()[exercise_id]
+    ids = list(catalogue())
+    later = [e for e in catalogue().values() if ids.index(e.id) >= ids.index(exercise_id)]
+    texts: dict[str, str] = {}
+    same: set[str] = set()
+    for file in sorted(PACKAGE.glob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        lesson = lesson_of(text)
+        module = f"minipaged.{file.stem}"
+        if lesson is None or lesson > exercise.lesson:
+            continue
+        for other in later:
+            if other.module == module:
+                text = without(text, other)
+        texts[module] = text
+        if lesson == exercise.lesson:
+            same.add(module)
+    kept = reach(texts, roots(exercise, texts))
+    for module in same:
+        texts[module] = only(texts[module], kept.get(module, set()))
+    for module in sorted(same):
+        if not kept.get(module):
+            del texts[module]
+    texts = {module: without_imports_of(text, set(texts)) for module, text in texts.items()}
+    paths = {f"{module.replace('.', '/')}.py": text for module, text in texts.items()}
+    return {"minipaged/__init__.py": _INIT, **paths}
+
+
+def lesson_of(text: str) -> str | None:
+    """The number in a module's first line, "04"; None where it names no lesson."""
+    found = re.match(r'[ru]*"""Lesson (\d+):', text)
+    return f"{int(found[1]):02d}" if found else None
+
+
+def without(text: str, exercise: Exercise) -> str:
+    """A module's text with an exercise's object replaced by its stub."""
+    piece = cut(text, exercise.name, exercise.todo)
+    lines = text.split("\n")
+    first = piece.line - 1
+    height = piece.source.count("\n") + 1
+    lines[first : first + height] = piece.stub.split("\n")
+    return "\n".join(lines)
+
+
+def roots(exercise: Exercise, texts: dict[str, str]) -> set[tuple[str, str]]:
+    """What is shown of the exercise's lesson: (module, name) pairs."""
+    found: set[tuple[str, str]] = {(exercise.module, exercise.name)}
+    for other in catalogue().values():
+        if other.id == exercise.id:
+            break
+        found.add((other.module, other.name))
+    original = (ROOT / f"{exercise.module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    node = find_definition(ast.parse(original), exercise.name)
+    assert node is not None
+    own = set(definitions(original))
+    found |= {(exercise.module, name) for name in names_used(node) & own}
+    for module in texts:
+        for name in targets(exercise.lesson, module):
+            found.add((module, name))
+    before = exercise.file.read_text(encoding="utf-8").split("\n")[: exercise.line]
+    found |= imported("\n".join(before))
+    return found
+
+
+def targets(lesson: str, module: str) -> set[str]:
+    """The names of a module that the checks of a lesson call for: "minipaged.x:Name"."""
+    file = ROOT / "minipaged" / "course" / "checks" / f"lesson_{lesson}.py"
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return set(re.findall(rf'"{re.escape(module)}:(\w+)', text))
+
+
+def imported(text: str) -> set[tuple[str, str]]:
+    """What a lesson's text imports of the package, line by line: (module, name) pairs."""
+    found = set()
+    lines = re.compile(r"^from (minipaged\.\w+) import (\([^)]+\)|.+)$", re.M)
+    for module, names in lines.findall(text):
+        found |= {(module, name) for name in re.findall(r"\w+", names)}
+    return found
+
+
+def definitions(text: str) -> dict[str, Definition]:
+    """The top-level functions and classes of a module."""
+    return {node.name: node for node in ast.parse(text).body if isinstance(node, Definition)}
+
+
+def reach(texts: dict[str, str], start: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Everything that some names need, however deep: names by module."""
+    trees = {module: ast.parse(text) for module, text in texts.items()}
+    known = {module: definitions(text) for module, text in texts.items()}
+    sources = {module: imports(tree) for module, tree in trees.items()}
+    kept: dict[str, set[str]] = {}
+    waiting = [pair for pair in start if pair[0] in texts]
+    while waiting:
+        module, name = waiting.pop()
+        if name in kept.setdefault(module, set()):
+            continue
+        kept[module].add(name)
+        if name in known[module]:
+            waiting += [(module, used) for used in names_used(known[module][name])]
+        elif name in sources[module] and sources[module][name][0] in texts:
+            waiting.append(sources[module][name])
+        else:
+            for node in trees[module].body:  # a constant, which may need others
+                if isinstance(node, ast.Assign | ast.AnnAssign) and name in names_used(node):
+                    waiting += [(module, used) for used in names_used(node)]
+    return kept
+
+
+def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
+    """The names that a module imports from the package: name -> (module, name there)."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+            for alias in node.names:
+                found[alias.asname or alias.name] = (f"minipaged.{node.module}", alias.name)
+    return found
+
+
+def only(text: str, names: set[str]) -> str:
+    """A module's text without the functions and classes that are not among some names, and
+    without the imports from the package that nothing needs any more."""
+    lines = text.split("\n")
+    for node in reversed(ast.parse(text).body):
+        if isinstance(node, Definition) and node.name not in names:
+            first = min(item.lineno for item in (node, *node.decorator_list))
+            del lines[first - 1 : node.end_lineno]
+    rest = ast.parse("\n".join(lines))
+    used = {name for node in rest.body for name in names_used(node)} | names
+    return _drop_aliases("\n".join(lines), lambda module, name: name in used)
+
+
+def without_imports_of(text: str, there: set[str]) -> str:
+    """A module's text without imports from modules of the package that are not there."""
+    return _drop_aliases(text, lambda module, name: f"minipaged.{module}" in there)
+
+
+def _drop_aliases(text: str, keep: Callable[[str, str], bool]) -> str:
+    lines = text.split("\n")
+    for node in reversed(ast.parse(text).body):
+        if not (isinstance(node, ast.ImportFrom) and node.level == 1 and node.module):
+            continue
+        aliases = [a for a in node.names if keep(node.module, a.asname or a.name)]
+        if len(aliases) < len(node.names):
+            single = ast.ImportFrom(node.module, aliases, 1)
+            lines[node.lineno - 1 : node.end_lineno] = [ast.unparse(single)] if aliases else []
+    return "\n".join(lines)
+
+
