@@ -171,9 +171,9 @@ def _map(
     pages = {frame: page for page, frame in frames.items()}
     for frame in range(NUM_FRAMES):
         y = NUM_FRAMES - frame - 1
-        page = pages.get(frame)
-        colour = None if page is None else SEQUENCES[(page - 1) % len(SEQUENCES)]
-        _addresses(ax, frames_x, y, frame, colour, physical)
+        owner = pages.get(frame)
+        tint = None if owner is None else SEQUENCES[(owner - 1) % len(SEQUENCES)]
+        _addresses(ax, frames_x, y, frame, tint, physical)
         ax.text(frames_x + PAGE_SIZE + 0.3, y + 0.4, f"frame {frame}", va="center", fontsize=10)
     heads = ((2, "what the program sees"), (table_x + 1.7, "page table"), (frames_x + 2, "memory"))
     for x, text in heads:
