@@ -17,7 +17,7 @@ import torch
 
 from .attention import attention, causal_mask, check_attention_inputs, group_heads
 from .block_table import BlockPool, BlockTable, pad_block_tables
-from .cpu_decode import decode_in_place
+from .cpu_decode import decode_with_scratch
 from .model import ModelConfig
 
 
@@ -180,26 +180,24 @@ def paged_attention(
         ValueError: naming what does not fit together.
     """
     starts = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
-    lens = seq_lens.tolist()
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
+    if starts == list(range(len(seq_lens) + 1)):
+        return decode_with_scratch(q, k_cache, v_cache, block_tables, seq_lens, scale).to(q.dtype)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     decoding = []
-    for seq_idx, seq_len in enumerate(lens):
+    for seq_idx, seq_len in enumerate(seq_lens.tolist()):
         queries = slice(starts[seq_idx], starts[seq_idx + 1])
-        if seq_len == 0 or queries.start == queries.stop:
-            continue
         if queries.stop - queries.start == 1:
             decoding.append(seq_idx)
-        else:
+        elif seq_len > 0 and queries.stop > queries.start:
             out[queries] = paged_attention_one(
                 q[queries], k_cache, v_cache, block_tables[seq_idx].tolist(), seq_len, scale
             )
     if decoding:
         rows = [starts[seq_idx] for seq_idx in decoding]
-        mixed = decode_in_place(
+        out[rows] = decode_with_scratch(
             q[rows], k_cache, v_cache, block_tables[decoding], seq_lens[decoding], scale
-        )
-        out[rows] = mixed.to(q.dtype)
+        ).to(q.dtype)
     return out
 
 
@@ -229,13 +227,12 @@ def check_batch(
         raise ValueError(
             f"cu_seqlens_q {starts} must lead from 0 to {q.shape[0]} queries in {num_seqs} steps"
         )
-    for query_len, seq_len in zip(
-        (end - start for start, end in zip(starts, starts[1:])), seq_lens.tolist()
-    ):
-        if query_len < 0 or seq_len < 0 or (query_len > seq_len and seq_len > 0):
-            raise ValueError(f"a sequence of {seq_len} tokens cannot have {query_len} queries")
+    lens = seq_lens.tolist()
+    for start, end, seq_len in zip(starts, starts[1:], lens):
+        if end < start or seq_len < 0 or (end - start > seq_len and seq_len > 0):
+            raise ValueError(f"a sequence of {seq_len} tokens cannot have {end - start} queries")
     num_blocks, block_size = k_cache.shape[:2]
-    longest = int(seq_lens.max()) if num_seqs else 0
+    longest = max(lens, default=0)
     if longest > block_tables.shape[1] * block_size:
         raise ValueError(
             f"seq_len {longest} needs more than the {block_tables.shape[1]} blocks of {block_size} "
@@ -272,7 +269,7 @@ def paged_attention_walk(
         grouped_q = group_heads(q[queries].float() * scale, num_kv_heads)
         mixed = torch.zeros_like(grouped_q)
         lse = mixed.new_full(mixed.shape[:3], float("-inf"))
-        allowed = causal_mask(mixed.shape[2], seq_len, q.device) if seq_len else None
+        allowed = causal_mask(mixed.shape[2], seq_len, q.device)
         for first in range(0, seq_len, block_size):
             block_id = int(block_tables[seq_idx, first // block_size])
             used = min(block_size, seq_len - first)
@@ -315,8 +312,8 @@ def copy_blocks(
 class PagedKVCache:
     """The keys and values of many sequences, in blocks of one memory.
 
-    A block's keys lie in one piece, head after head, so that neighbouring blocks can be read
-    together; `k_cache` and `v_cache` are views of it in the field's order.
+    The memory holds head after head, which a CPU reads quickest; `k_cache` and `v_cache` are views
+    of it in the field's order.
 
     Args:
         config: gives num_layers, num_kv_heads and head_dim.
@@ -341,10 +338,10 @@ class PagedKVCache:
     ) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"no cache of {num_blocks} blocks of {block_size} tokens")
-        shape = (config.num_layers, num_blocks, config.num_kv_heads, block_size, config.head_dim)
+        shape = (config.num_layers, config.num_kv_heads, num_blocks, block_size, config.head_dim)
         memory = torch.zeros(2, *shape, dtype=dtype, device=device)
-        self.k_cache = list(memory[0].transpose(2, 3))
-        self.v_cache = list(memory[1].transpose(2, 3))
+        self.k_cache = list(memory[0].permute(0, 2, 3, 1, 4))
+        self.v_cache = list(memory[1].permute(0, 2, 3, 1, 4))
         self.num_blocks, self.block_size = num_blocks, block_size
         self.device = torch.device(device)
         self.attention_fn, self.store_fn = attention_fn, store_fn

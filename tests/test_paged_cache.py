@@ -86,11 +86,17 @@ def test_half_precision_storage_is_read_exactly(form, dtype):
     torch.testing.assert_close(batch.run(form), batch.due, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("shuffled", [True, False])
-def test_decode_reads_runs_in_place_and_gathers_the_rest(shuffled, monkeypatch):
-    monkeypatch.setattr(cpu_decode, "MIN_RUN", 3)
-    monkeypatch.setattr(cpu_decode, "MAX_RUN", 7)
-    batch = Batch([40, 3, 17, 64], [1, 1, 1, 1], shuffled=shuffled)
+@pytest.mark.parametrize("scratch", [1, 40, 10**6])
+@pytest.mark.parametrize("head_major", [True, False])
+def test_decode_is_the_same_in_pieces_of_any_size_and_either_layout(
+    scratch, head_major, monkeypatch
+):
+    monkeypatch.setattr(cpu_decode, "SCRATCH", scratch)
+    batch = Batch([40, 0, 3, 17, 64], [1, 1, 1, 1, 1])
+    if head_major:
+        for name in ("k_cache", "v_cache"):
+            by_head = getattr(batch, name).permute(2, 0, 1, 3).contiguous()
+            setattr(batch, name, by_head.permute(1, 2, 0, 3))
     torch.testing.assert_close(batch.run(paged_attention), batch.due, atol=1e-5, rtol=1e-5)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -29,7 +30,7 @@ def drawing(
         width, height: inches of the whole figure.
         rows, columns: of axes; more than one gives an array of them.
     """
-    look = {
+    look: Any = {
         "font.size": 10,
         "axes.spines.top": False,
         "axes.spines.right": False,
