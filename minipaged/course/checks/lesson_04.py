@@ -1,6 +1,7 @@
 """The checks of lesson 4."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -234,7 +235,7 @@ def check_slot_of(subject: Subject, draw: Draw) -> None:
         block_id = block_ids[block_idx]
         known = slot_mistakes(block_ids, idx, block_size)
         due = block_id * block_size + offset
-        expect(about, saw, due, lambda saw, known=known: why_slot(saw, known))
+        expect(about, saw, due, partial(why_slot, known=known))
         expect(about, reply.args_after[0], block_ids, "The table is read, not changed.")
 
 
@@ -331,7 +332,7 @@ def check_append(subject: Subject, draw: Draw) -> None:
             f"{about}; {name}.block_ids",
             subject.get(tables[who], "block_ids"),
             models[who],
-            lambda saw, due=models[who]: table_mistakes(saw, due),
+            partial(table_mistakes, due=list(models[who])),
         )
         expect(
             f"{about}; {name}.num_tokens",
@@ -343,7 +344,7 @@ def check_append(subject: Subject, draw: Draw) -> None:
             about,
             saw,
             due,
-            lambda saw, n=n, all=everything, ids=models[who]: slots_mistakes(saw, n, all, ids),
+            partial(slots_mistakes, n=n, everything=everything, block_ids=models[who]),
         )
         expect(
             f"{about}; pool.num_free",
@@ -398,7 +399,7 @@ def check_on_demand(subject: Subject, draw: Draw) -> None:
         about,
         subject.get(table, "block_ids"),
         free_ids[:3],
-        lambda saw: table_mistakes(saw, free_ids[:3]),
+        partial(table_mistakes, due=free_ids[:3]),
     )
 
 
@@ -542,7 +543,7 @@ def check_write_kv(subject: Subject, draw: Draw) -> None:
                 f"{about}; {name} afterwards",
                 saw,
                 want,
-                lambda saw, was=was, want=want, slots=slots: write_mistakes(saw, was, want, slots),
+                partial(write_mistakes, was=was, want=want, slots=slots),
             )
         for name, saw, was in zip("kv", reply.args_after[2:4], (k, v), strict=True):
             expect_tensor(f"{about}; {name} afterwards", saw, was, "k and v are only read.")
@@ -640,8 +641,8 @@ def check_gather_kv(subject: Subject, draw: Draw) -> None:
                 f"{about}; {name}",
                 part,
                 want,
-                lambda saw, want=want, other=other, bs=block_size, ids=block_ids: gather_mistakes(
-                    saw, want, other, bs, ids
+                partial(
+                    gather_mistakes, want=want, other=other, block_size=block_size, ids=block_ids
                 ),
             )
         for before, after in zip(caches, reply.args_after[:2], strict=True):
@@ -766,7 +767,7 @@ def check_paged_attention_one(subject: Subject, draw: Draw) -> None:
                 q, k[:-query_len], v[:-query_len], used, causal=False
             ),
         }
-        expect_tensor(about, saw, due, lambda saw, others=others: attention_mistakes(saw, others))
+        expect_tensor(about, saw, due, partial(attention_mistakes, others=others))
 
 
 def attention_mistakes(saw: torch.Tensor, others: dict[str, torch.Tensor]) -> str:
