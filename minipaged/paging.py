@@ -148,7 +148,12 @@ class AddressSpace:
 
         Returns:
             True; False when no frame is left, and then nothing has changed.
+
+        Raises:
+            ValueError: naming the address, when it is negative. Then nothing has changed.
         """
+        if virtual_address < 0:
+            raise ValueError(f"address {virtual_address} is negative")
         page = virtual_address // self.page_table.page_size
         if page in self.page_table.frames:
             if not self.own_page(page):

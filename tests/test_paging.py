@@ -38,6 +38,13 @@ def test_refused_write_changes_nothing():
     assert space.allocator.ref_counts == [2]
 
 
+def test_negative_address_is_refused_before_anything_changes():
+    space = AddressSpace([None] * 8, FrameAllocator(2), page_size=4)
+    with pytest.raises(ValueError, match="-1"):
+        space.write(-1, "x")
+    assert space.page_table.frames == {} and space.allocator.num_free == 2
+
+
 def test_child_and_parent_part_at_the_first_write():
     parent = program()
     parent.write(0, "old")

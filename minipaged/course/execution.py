@@ -47,7 +47,7 @@ def execute(notebook: NotebookNode, folder: Path, root: Path) -> NotebookNode:
         done,
         kernel_name=notebook.metadata.kernelspec.name,
         timeout=CELL_TIMEOUT,
-        store_widget_state=False,
+        store_widget_state=True,  # without it, output inside a widget ends in a KeyError
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": str(folder)}},

@@ -221,6 +221,10 @@ def check_write(subject: Subject, draw: Draw) -> None:
     model.frames[far] = own
     write(first, True, f"page {far}, whose frame {shared} has two owners", COPY)
 
+    about = "write(-1, ...), a negative address"
+    expect_error(about, subject.call((space, "write"), -1, "x"), "ValueError", -1, NEGATIVE)
+    state(about, lambda what: NEGATIVE)
+
     # one frame taken, then none is left
     write(11 * page_size, True, "the first touch of page 11", ONE_FRAME)
     model.take()
@@ -255,6 +259,7 @@ def differing(saw: Any, due: list[Any]) -> tuple[Any, Any]:
 ONE_FRAME = "The first touch of a page takes exactly one frame: the one that the allocator gives."
 COPY = "A frame with two owners must not be written: the other one would see the change."
 NONE_LEFT = "No frame is left: the answer is False, and nothing has changed."
+NEGATIVE = "A negative address is the caller's mistake: refuse it before anything changes."
 NO_NEED = "A page that has its frame needs no free one: the write succeeds."
 RAISES = {
     "MemoryError": "Running out of frames is an ordinary answer, False, and no exception.",
