@@ -1,6 +1,7 @@
 """The figures of lesson 1: what is fed, what a query sees, what it costs, who has arrived."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ NEW, AGAIN, KEPT = SEQUENCES[0], SEQUENCES[1], "#a9c6e3"
 def fed_tokens(prompt_len: int = 5, num_new: int = 6) -> None:
     """Which tokens each pass computes, without and with a cache."""
     total = prompt_len + num_new - 1
+    axes: Any
     with drawing(9, 3.1, columns=2) as axes:
         for ax, cached in zip(axes, (False, True), strict=True):
             computed = 0
@@ -55,8 +57,8 @@ def causal_grid(query_len: int = 2, seq_len: int = 5) -> None:
                 ax.text(seq_len / 2, place + 0.5, "no query", ha="center", va="center", color=FAINT)
         ax.set_xlim(0, seq_len)
         ax.set_ylim(seq_len, 0)
-        ax.set_xticks([idx + 0.5 for idx in range(seq_len)], range(seq_len))
-        ax.set_yticks([idx + 0.5 for idx in range(seq_len)], range(seq_len))
+        ax.set_xticks([idx + 0.5 for idx in range(seq_len)], [str(idx) for idx in range(seq_len)])
+        ax.set_yticks([idx + 0.5 for idx in range(seq_len)], [str(idx) for idx in range(seq_len)])
         ax.set_xlabel("place of the key's token")
         ax.set_ylabel("place of the\nquery's token")
         bare(ax)
@@ -71,6 +73,7 @@ def attention_steps() -> None:
     masked[0, 4] = -torch.inf
     shares = torch.softmax(masked, dim=-1)
     tables = (("1. scaled scores", scores), ("2. hidden keys", masked), ("3. shares", shares))
+    axes: Any
     with drawing(9.5, 1.9, columns=3) as axes:
         for ax, (title, table) in zip(axes, tables, strict=True):
             for row in range(2):
@@ -137,7 +140,7 @@ def copied_bytes(bytes_per_token: int, num_tokens: int = 1000) -> None:
     with drawing(7.5, 2.9) as ax:
         ax.plot(lengths, copied, color=AGAIN, lw=2)
         ax.plot(lengths, kept, color=NEW, lw=2)
-        end = {"ha": "right", "textcoords": "offset points"}
+        end: dict[str, Any] = {"ha": "right", "textcoords": "offset points"}
         ax.annotate(
             f"copied again: {copied[-1]:,.0f} MB",
             (num_tokens, copied[-1]),
