@@ -321,3 +321,14 @@ def test_a_class_is_a_stub_while_one_of_its_todo_methods_is():
 def test_a_helper_within_that_is_a_stub_makes_none_of_a_function():
     node = ast.parse("def f():\n    def g(): raise NotImplementedError\n    return 1").body[0]
     assert not is_stub(node, ())
+
+
+def test_parameters_and_local_names_are_not_taken_for_globals():
+    cells = [
+        "model = load()",
+        "size = model.size",
+        "width = 3",
+        "def f(size, x):\n    width = [size for size in x]\n    return width",
+    ]
+    extracted = extract(cells, "f", {})
+    assert extracted.needs == []

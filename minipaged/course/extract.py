@@ -8,6 +8,7 @@ import ast
 import builtins
 import io
 import re
+import symtable
 import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -119,14 +120,47 @@ def bound_names(node: ast.stmt, lines: list[str]) -> Iterable[tuple[str, Definit
                         yield part.id, Definition(node, ast.unparse(node))
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The global names of a piece of code: those that it binds and those that it uses."""
+
+    bound: set[str]
+    used: set[str]
+
+
+def global_names(code: str) -> Names:
+    """The global names of a piece of code; annotations, decorators and defaults count, quoted
+    annotations too. Parameters, local names and builtins do not.
+
+    Raises:
+        SyntaxError: when the code is no Python.
+    """
+    top = symtable.symtable(code, "cell", "exec")
+    bound = {
+        item.get_name() for item in top.get_symbols() if item.is_assigned() or item.is_imported()
+    }
+    used = {item.get_name() for item in top.get_symbols() if item.is_referenced()}
+    tables = list(top.get_children())
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for item in table.get_symbols():
+            if item.is_global() and item.is_referenced():
+                used.add(item.get_name())
+            if item.is_declared_global() and item.is_assigned():
+                bound.add(item.get_name())
+    for node in ast.walk(ast.parse(code)):
+        annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]
+        for part in (part for note in annotations if note for part in ast.walk(note)):
+            if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                if part.value.isidentifier():
+                    used.add(part.value)
+    return Names(bound, used - set(dir(builtins)))
+
+
 def names_used(node: ast.AST) -> set[str]:
-    """Every name that a piece of code mentions, quoted annotations included."""
-    used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    for part in ast.walk(node):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            if part.value.isidentifier():
-                used.add(part.value)
-    return used - set(dir(builtins))
+    """Every global name that a statement uses; see `global_names`."""
+    return global_names(ast.unparse(node)).used
 
 
 def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extracted:

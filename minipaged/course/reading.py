@@ -1,9 +1,7 @@
 """What the builder reads in code: names, imports, and solution lines that a lesson still holds."""
 
 import ast
-import builtins
 import re
-import symtable
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,13 +12,14 @@ from nbformat import NotebookNode
 
 from .cutting import Cut, tokens
 from .exercises import SourceError, module_file
+from .extract import global_names, plain_python
 
 PACKAGE = "minipaged"
 # Files of the course that no cell runs, unless a cell or another file imports them.
 BUILD_ONLY = ("bench.py", "builder.py", "cli.py", "cutting.py", "execution.py", "reading.py")
 LEAK_LENGTH = 20  # characters of a line; shorter ones say too little
 
-_KNOWN = {*dir(builtins), "display", "get_ipython"}
+_IPYTHON = {"display", "get_ipython"}
 _IGNORED = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
@@ -28,48 +27,26 @@ _IGNORED = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tok
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class CellNames:
     """The names of a cell: those it binds, and those it uses with the line of the first use."""
 
     bound: set[str]
     used: dict[str, int]
 
 
-def plain_python(code: str) -> str:
-    """A cell's code with IPython's magic lines blanked."""
-    if code.startswith("%%"):
-        return ""
-    return re.sub(r"^(\s*)[%!].*", r"\1pass", code, flags=re.MULTILINE)
-
-
-def free_names(code: str) -> Names:
-    """The global names of a cell; annotations, decorators and defaults count. Builtins do not.
+def free_names(code: str) -> CellNames:
+    """The global names of a cell, those of IPython apart; see `global_names`.
 
     Raises:
         SyntaxError: when the code is no Python.
     """
     code = plain_python(code)
-    top = symtable.symtable(code, "cell", "exec")
-    bound = {item.get_name() for item in top.get_symbols() if _binds(item)}
-    used = {item.get_name() for item in top.get_symbols() if item.is_referenced()}
-    tables = list(top.get_children())
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        for item in table.get_symbols():
-            if item.is_global() and item.is_referenced():
-                used.add(item.get_name())
-            if item.is_declared_global() and item.is_assigned():
-                bound.add(item.get_name())
+    names = global_names(code)
     lines: dict[str, int] = {}
     for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Name) and node.id in used:
+        if isinstance(node, ast.Name) and node.id in names.used:
             lines[node.id] = min(node.lineno, lines.get(node.id, node.lineno))
-    return Names(bound, {name: lines.get(name, 1) for name in used - _KNOWN})
-
-
-def _binds(item: symtable.Symbol) -> bool:
-    return item.is_assigned() or item.is_imported()
+    return CellNames(names.bound, {n: lines.get(n, 1) for n in names.used - _IPYTHON})
 
 
 # ----------------------------------------------------------------------------------- imports
