@@ -2,7 +2,7 @@
 
 Follows `paged_cache.py`, whose arguments and shapes they keep, so that they enter its cache as
 `PagedKVCache(..., attention_fn=kernel_attention, store_fn=store_kv)`. Each kernel is a small step
-from the one before; `kernel_twins.py` does what each does, in PyTorch:
+from the one before; `decode_steps.py` does what each does, in PyTorch:
 
     masked_copy         program ids, offsets, masks
     store_kv_kernel     new keys and values into their slots
@@ -12,18 +12,16 @@ from the one before; `kernel_twins.py` does what each does, in PyTorch:
     decode_split        a long sequence in pieces, for `merge_splits` to join
 
 `paged_decode` is what others call. A tile (TILE tokens) is what a program handles at a time; a block
-is what is allocated; neither knows of the other. Leaves out prefill (lesson 6).
+is what is allocated; neither knows of the other. `kernel_parts.py` holds what several kernels call,
+the loop of the last two among it. Leaves out prefill (lesson 6).
 """
 # mypy: disable-error-code="valid-type, name-defined"
 
 import torch
 
 from .interpreter import BACKEND, tl, triton
+from .kernel_parts import attend_tiles, load_group, load_row, store_group, store_row
 from .paged_cache import check_batch, check_slots, paged_attention
-
-LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = tl.constexpr(0.6931471805599453)
-
 
 # --- a first kernel, and the store ---------------------------------------------------------------
 
@@ -130,9 +128,7 @@ def decode_contiguous(
     head = tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq_idx)
     dims = tl.arange(0, DIM_TILE)
-    in_head = dims < HEAD_DIM
-    q_row = q_ptr + seq_idx * q_stride_seq + head * q_stride_head
-    q = tl.load(q_row + dims, mask=in_head, other=0.0).to(tl.float32) * softmax_scale
+    q = load_row(q_ptr + seq_idx * q_stride_seq + head * q_stride_head, HEAD_DIM, DIM_TILE)
     top, total = float("-inf"), 0.0
     mixed = tl.zeros([DIM_TILE], tl.float32)
     for first in range(0, seq_len, TILE):
@@ -140,17 +136,17 @@ def decode_contiguous(
         is_token = tokens < seq_len
         rows = seq_idx * kv_stride_seq + tokens.to(tl.int64) * kv_stride_token
         cells = (rows + head // GROUP_SIZE * kv_stride_head)[:, None] + dims[None, :]
-        is_cell = is_token[:, None] & in_head[None, :]
+        is_cell = is_token[:, None] & (dims < HEAD_DIM)[None, :]
         k = tl.load(k_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
         v = tl.load(v_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
-        scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1), float("-inf"))
+        scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1) * softmax_scale, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         shrink, weights = tl.exp(top - new_top), tl.exp(scores - new_top)
         total = total * shrink + tl.sum(weights, axis=0)
         mixed = mixed * shrink + tl.sum(weights[:, None] * v, axis=0)
         top = new_top
     out_row = out_ptr + (seq_idx * tl.num_programs(1) + head) * HEAD_DIM
-    tl.store(out_row + dims, mixed / tl.maximum(total, 1e-30), mask=in_head)
+    store_row(out_row, mixed / tl.maximum(total, 1e-30), HEAD_DIM, DIM_TILE)
 
 
 @triton.jit
@@ -170,9 +166,7 @@ def decode_paged(
     head = tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq_idx)
     dims = tl.arange(0, DIM_TILE)
-    in_head = dims < HEAD_DIM
-    q_row = q_ptr + seq_idx * q_stride_seq + head * q_stride_head
-    q = tl.load(q_row + dims, mask=in_head, other=0.0).to(tl.float32) * softmax_scale
+    q = load_row(q_ptr + seq_idx * q_stride_seq + head * q_stride_head, HEAD_DIM, DIM_TILE)
     top, total = float("-inf"), 0.0
     mixed = tl.zeros([DIM_TILE], tl.float32)
     for first in range(0, seq_len, TILE):
@@ -182,89 +176,20 @@ def decode_paged(
         block_ids = tl.load(entries, mask=is_token, other=0).to(tl.int64)
         rows = block_ids * cache_stride_block + (tokens % BLOCK_SIZE) * cache_stride_token
         cells = (rows + head // GROUP_SIZE * cache_stride_head)[:, None] + dims[None, :]
-        is_cell = is_token[:, None] & in_head[None, :]
+        is_cell = is_token[:, None] & (dims < HEAD_DIM)[None, :]
         k = tl.load(k_cache_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
         v = tl.load(v_cache_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
-        scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1), float("-inf"))
+        scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1) * softmax_scale, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         shrink, weights = tl.exp(top - new_top), tl.exp(scores - new_top)
         total = total * shrink + tl.sum(weights, axis=0)
         mixed = mixed * shrink + tl.sum(weights[:, None] * v, axis=0)
         top = new_top
     out_row = out_ptr + (seq_idx * tl.num_programs(1) + head) * HEAD_DIM
-    tl.store(out_row + dims, mixed / tl.maximum(total, 1e-30), mask=in_head)
+    store_row(out_row, mixed / tl.maximum(total, 1e-30), HEAD_DIM, DIM_TILE)
 
 
 # --- decode attention, the query heads of a KV head together -------------------------------------
-
-
-@triton.jit
-def load_group(
-    q_ptr, q_stride_head, GROUP_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    """The queries of a KV head as [GROUP_TILE, DIM_TILE]; rows behind the group are zeros."""
-    heads = tl.arange(0, GROUP_TILE)
-    dims = tl.arange(0, DIM_TILE)
-    is_cell = (heads < GROUP_SIZE)[:, None] & (dims < HEAD_DIM)[None, :]
-    q = tl.load(q_ptr + heads[:, None] * q_stride_head + dims[None, :], mask=is_cell, other=0.0)
-    return q.to(tl.float32) if UPCAST else q
-
-
-@triton.jit
-def attend_tiles(
-    q, k_ptr, v_ptr, table_ptr, first, last, softmax_scale,
-    k_stride_block, k_stride_token, k_stride_dim, v_stride_block, v_stride_token, v_stride_dim,
-    BLOCK_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr, HEAD_DIM: tl.constexpr,
-    DIM_TILE: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    """Attend with a group to the tokens first .. last - 1 of a KV head: out and its log-sum-exp.
-
-    Scores are kept in units of log2, whose exponential is what a GPU has.
-    """
-    dims = tl.arange(0, DIM_TILE)
-    in_head = dims < HEAD_DIM
-    dims = dims.to(tl.int64)
-    top = tl.full([GROUP_TILE], float("-inf"), tl.float32)
-    total = tl.zeros([GROUP_TILE], tl.float32)
-    mixed = tl.zeros([GROUP_TILE, DIM_TILE], tl.float32)
-    for start in tl.range(first, last, TILE):
-        tokens = start + tl.arange(0, TILE)
-        is_token = tokens < last
-        block_ids = tl.load(table_ptr + tokens // BLOCK_SIZE, mask=is_token, other=0).to(tl.int64)
-        offsets = (tokens % BLOCK_SIZE).to(tl.int64)
-        k_cells = (block_ids * k_stride_block + offsets * k_stride_token)[None, :]
-        v_cells = (block_ids * v_stride_block + offsets * v_stride_token)[:, None]
-        k_cells += (dims * k_stride_dim)[:, None]  # [DIM_TILE, TILE]: keys stand as columns
-        v_cells += (dims * v_stride_dim)[None, :]
-        k = tl.load(k_ptr + k_cells, mask=is_token[None, :] & in_head[:, None], other=0.0)
-        v = tl.load(v_ptr + v_cells, mask=is_token[:, None] & in_head[None, :], other=0.0)
-        if UPCAST:
-            k, v = k.to(tl.float32), v.to(tl.float32)
-        scores = tl.dot(q, k, input_precision="ieee") * (softmax_scale * LOG2_E)
-        scores = tl.where(is_token[None, :], scores, float("-inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=1))
-        shrink, weights = tl.exp2(top - new_top), tl.exp2(scores - new_top[:, None])
-        total = total * shrink + tl.sum(weights, axis=1)
-        mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
-        top = new_top
-    return mixed / tl.maximum(total, 1e-30)[:, None], (top + tl.log2(total)) * LN_2
-
-
-@triton.jit
-def store_group(
-    out_ptr, lse_ptr, first_row, out, lse, GROUP_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr,
-):  # fmt: skip
-    """Store a group's results in rows first_row and on of contiguous [rows, head_dim] and [rows]."""
-    heads = tl.arange(0, GROUP_TILE)
-    dims = tl.arange(0, DIM_TILE)
-    rows = first_row + heads
-    is_head = heads < GROUP_SIZE
-    is_cell = is_head[:, None] & (dims < HEAD_DIM)[None, :]
-    cells = rows[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(out_ptr + cells, out.to(out_ptr.dtype.element_ty), mask=is_cell)
-    tl.store(lse_ptr + rows, lse, mask=is_head)
 
 
 @triton.jit
@@ -388,66 +313,6 @@ def merge_splits_kernel(
 # --- what others call ----------------------------------------------------------------------------
 
 
-def contiguous_decode(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    seq_lens: torch.Tensor,
-    softmax_scale: float | None = None,
-    tile: int = 64,
-) -> torch.Tensor:
-    """Launch `decode_contiguous`.
-
-    Args:
-        q: [num_seqs, num_query_heads, head_dim].
-        k: [num_seqs, max_seq_len, num_kv_heads, head_dim]; v with the same strides.
-        seq_lens: int32 [num_seqs].
-
-    Returns:
-        [num_seqs, num_query_heads, head_dim] in q's dtype; zeros where seq_len is 0.
-    """
-    num_seqs, num_query_heads, head_dim = q.shape
-    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-    k, v, q = (x if x.stride(-1) == 1 else x.contiguous() for x in (k, v, q))
-    v = v if v.stride() == k.stride() else torch.empty_strided(
-        k.shape, k.stride(), dtype=v.dtype, device=v.device
-    ).copy_(v)  # fmt: skip
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    decode_contiguous[(num_seqs, num_query_heads)](
-        out, q, k, v, seq_lens, scale, q.stride(0), q.stride(1), *k.stride()[:3],
-        GROUP_SIZE=num_query_heads // k.shape[2], HEAD_DIM=head_dim,
-        DIM_TILE=triton.next_power_of_2(head_dim), TILE=tile,
-    )  # fmt: skip
-    return out
-
-
-def paged_decode_by_head(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    softmax_scale: float | None = None,
-    tile: int = 64,
-) -> torch.Tensor:
-    """Launch `decode_paged`. Arguments and result as `paged_decode`, k_cache and v_cache with the
-    same strides and the dims of a row side by side.
-    """
-    num_seqs, num_query_heads, head_dim = q.shape
-    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
-    if k_cache.stride() != v_cache.stride() or k_cache.stride(3) != 1:
-        raise ValueError(f"strides {k_cache.stride()} and {v_cache.stride()} must end in 1, alike")
-    q = q if q.stride(-1) == 1 else q.contiguous()
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    decode_paged[(num_seqs, num_query_heads)](
-        out, q, k_cache, v_cache, block_tables, seq_lens, scale, q.stride(0), q.stride(1),
-        block_tables.stride(0), *k_cache.stride()[:3], BLOCK_SIZE=k_cache.shape[1],
-        GROUP_SIZE=num_query_heads // k_cache.shape[2], HEAD_DIM=head_dim,
-        DIM_TILE=triton.next_power_of_2(head_dim), TILE=tile,
-    )  # fmt: skip
-    return out
-
-
 def choose_num_splits(
     num_seqs: int, num_kv_heads: int, max_seq_len: int, num_processors: int
 ) -> int:
@@ -518,7 +383,9 @@ def paged_decode(
     out = torch.empty(*lead, *q.shape, dtype=torch.float32 if lead else q.dtype, device=q.device)
     lse = torch.empty(out.shape[:-1], dtype=torch.float32, device=q.device)
     group_size = num_query_heads // num_kv_heads
-    is_wide = k_cache.element_size() > 2 or head_dim > 128
+    # tl.dot takes tiles of one type, and Triton's own interpreter no bfloat16
+    upcast = q.dtype != k_cache.dtype or BACKEND == "triton interpreter"
+    is_narrow = k_cache.element_size() == 2 and head_dim <= 128 and not upcast
     if num_seqs:
         kernel = decode_split if lead else decode_grouped
         kernel[(num_seqs, num_kv_heads, *lead)](
@@ -527,9 +394,8 @@ def paged_decode(
             q.stride(0), q.stride(1), block_tables.stride(0), *k_cache.stride(), *v_cache.stride(),
             BLOCK_SIZE=block_size, GROUP_SIZE=group_size,
             GROUP_TILE=max(16, triton.next_power_of_2(group_size)), HEAD_DIM=head_dim,
-            DIM_TILE=max(16, triton.next_power_of_2(head_dim)), TILE=32 if is_wide else 64,
-            # tl.dot takes tiles of one type, and Triton's own interpreter no bfloat16
-            UPCAST=q.dtype != k_cache.dtype or BACKEND == "triton interpreter", num_stages=2,
+            DIM_TILE=max(16, triton.next_power_of_2(head_dim)), UPCAST=upcast,
+            TILE=64 if is_narrow else 32, num_warps=4 if is_narrow else 8, num_stages=3,
         )  # fmt: skip
     if lead:
         out, lse = merge_on_gpu(out, lse, q.dtype) if is_cuda else merge_splits(out, lse)
