@@ -11,7 +11,7 @@ from ..exercises import Exercise, catalogue
 from ..extract import NotFound
 from . import submissions
 from .sandbox import Channel, Job, Lost, RemoteSubject, Sandbox, SandboxError
-from .submissions import Cell, Contents, Submission
+from .submissions import Contents, Submission
 from .view import view
 from .words import clean, masked
 
@@ -90,7 +90,10 @@ def exercises_of(lessons: Iterable[str] | None) -> list[Exercise]:
 
 
 def grade(
-    submission: Submission, exercises: list[Exercise], sandbox: Sandbox, seed: int | None = None
+    submission: Submission,
+    exercises: list[Exercise],
+    sandbox: Sandbox,
+    seed: int | None = None,
 ) -> Grade:
     """Judge a submission's exercises, each in a process of its own."""
     contents = submissions.read(submission)
@@ -137,7 +140,9 @@ def grade_exercise(
         return outcome
     outcome.seed = random.SystemRandom().getrandbits(48) if seed is None else seed
     job = Job(
-        f"exercise_{exercise.id.replace('.', '_')}", found.extracted.source, view(exercise.id)
+        f"exercise_{exercise.id.replace('.', '_')}",
+        found.extracted.source,
+        view(exercise.id),
     )
     for attempt in (1, 2):
         try:
@@ -177,9 +182,7 @@ def judge_job(exercise: Exercise, job: Job, sandbox: Sandbox, outcome: Outcome) 
             outcome.what = "running your definition alone, with what it needs"
             outcome.full = f"{outcome.what}: {text}"
             outcome.saw = masked(text)
-            outcome.because = (
-                "Your cell uses something that no cell defines by an import, def, class or constant."
-            )
+            outcome.because = "Your cell uses something that no cell defines by an import, def, class or constant."
             return
         seeds: list[int] = []
         subjects = Subjects(channel, seeds)

@@ -29,7 +29,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..exercises import ROOT
 from ..subject import Error, Message, MessageSubject
@@ -136,7 +136,11 @@ def python_binds() -> list[str]:
         if not path.startswith(("/lib/", "/usr/lib/")):
             binds += ["--ro-bind", path, path]
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for place in (os.path.join(base, "lib", version), "/usr/lib/python3", f"/usr/lib/{version}"):
+    for place in (
+        os.path.join(base, "lib", version),
+        "/usr/lib/python3",
+        f"/usr/lib/{version}",
+    ):
         for name in ("site-packages", "dist-packages"):
             if os.path.isdir(os.path.join(place, name)):
                 binds += ["--tmpfs", os.path.join(place, name)]
@@ -226,10 +230,20 @@ class Sandbox:
             "limits": asdict(self.limits),
         }
         worker = "/course/worker.py" if inside else str(HERE / "worker.py")
-        python = [os.path.realpath(sys.executable) if inside else sys.executable, "-I", "-S", "-B"]
+        python = [
+            os.path.realpath(sys.executable) if inside else sys.executable,
+            "-I",
+            "-S",
+            "-B",
+        ]
         self.log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [*(bubblewrap_command() if inside else []), *python, worker, json.dumps(config)],
+            [
+                *(bubblewrap_command() if inside else []),
+                *python,
+                worker,
+                json.dumps(config),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -281,7 +295,12 @@ class Sandbox:
             if channel.loaded:
                 raise SandboxError(f"{self.kind}: {channel.loaded.text}")
             subject = RemoteSubject(channel, 0)
-            paths = [str(PACKAGE / "block_table.py"), str(ROOT / "tests"), "/proc/self", str(ROOT)]
+            paths = [
+                str(PACKAGE / "block_table.py"),
+                str(ROOT / "tests"),
+                "/proc/self",
+                str(ROOT),
+            ]
             installed = [str(Path(path) / "minipaged") for path in sys.path if path]
             found = subject.call("probe", [*paths, *installed], self.limits.processes + 4).value
         if type(found) is not dict:
@@ -305,7 +324,7 @@ class Sandbox:
             self.process = None
             self.log.close()
 
-    def __enter__(self) -> "Sandbox":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -355,21 +374,6 @@ def probe(paths, processes):
 """
 
 
-def choose(kind: str | None, limits: Limits | None = None) -> tuple[str, Sandbox]:
-    """The isolation that was asked for, or the best official one; with a sandbox that runs.
-
-    Raises:
-        SandboxError: with the reasons why there is none.
-    """
-    reasons = []
-    for candidate in [kind] if kind else ["bubblewrap", "user"]:
-        try:
-            return candidate, Sandbox(candidate, limits)
-        except SandboxError as error:
-            reasons.append(str(error))
-    raise SandboxError("; ".join(reasons))
-
-
 # --- the judge's end of one child ----------------------------------------------------------------
 
 
@@ -395,7 +399,12 @@ class Channel:
         self.loaded: Error | None = None
         self.broken: str | None = None
         self.fault: str | None = None
-        header = {"name": job.name, "source": job.source, "view": job.view, "data": data}
+        header = {
+            "name": job.name,
+            "source": job.source,
+            "view": job.view,
+            "data": data,
+        }
         try:
             reply, _ = self.exchange(header, [])
         except BaseException:
@@ -415,7 +424,7 @@ class Channel:
         header = {"subject": subject, "tree": request.tree}
         reply, blobs = self.exchange(header, request.storages)
         try:
-            inspect(reply.get("tree"), blobs)
+            inspect_tree(reply.get("tree"), blobs)
         except (ValueError, RecursionError) as error:
             raise self.lose(f"its process answered in a form that is none: {error}") from None
         return Message(reply["tree"], blobs)
@@ -505,20 +514,31 @@ class Channel:
         self.channel.close()
         self.leash.close()
 
-    def __enter__(self) -> "Channel":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
-DTYPES = frozenset(
-    "float16 bfloat16 float32 float64 int8 int16 int32 int64 uint8 bool complex64 complex128".split()
-)
+WIDTHS = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
 MAX_ELEMENTS = 1 << 24
 
 
-def inspect(tree: Any, blobs: list[bytes]) -> None:
+def inspect_tree(tree: Any, blobs: list[bytes]) -> None:
     """Refuse what the codec would not have made; `decode` then meets nothing strange.
 
     Raises:
@@ -548,12 +568,19 @@ def inspect(tree: Any, blobs: list[bytes]) -> None:
                     if type(pair) is not list or len(pair) != 2:
                         raise ValueError("no dict")
                     waiting += [(part, depth + 1) for part in pair]
-            case ["tensor", int(idx), str(dtype), list(shape), list(stride), int(offset)]:
+            case [
+                "tensor",
+                int(idx),
+                str(dtype),
+                list(shape),
+                list(stride),
+                int(offset),
+            ]:
                 elements += inspect_tensor(idx, dtype, shape, stride, offset, blobs)
                 if elements > MAX_ELEMENTS:
                     raise ValueError("tensors too large")
             case ["dtype", str(name)]:
-                if name not in DTYPES:
+                if name not in WIDTHS:
                     raise ValueError("no dtype")
             case ["ref", int(handle), str()]:
                 if type(handle) is not int:
@@ -566,7 +593,7 @@ def inspect_tensor(
     idx: int, dtype: str, shape: list, stride: list, offset: int, blobs: list[bytes]
 ) -> int:
     """How many elements a tensor has; ValueError where it would not lie in its memory."""
-    if type(idx) is not int or not 0 <= idx < len(blobs) or dtype not in DTYPES:
+    if type(idx) is not int or not 0 <= idx < len(blobs) or dtype not in WIDTHS:
         raise ValueError("no tensor")
     numbers = [*shape, *stride, offset]
     if any(type(n) is not int or not 0 <= n <= 1 << 40 for n in numbers):
@@ -585,12 +612,6 @@ def inspect_tensor(
     if dtype == "bool" and max(blobs[idx], default=0) > 1:
         raise ValueError("a bool that is neither True nor False")
     return elements
-
-
-WIDTHS = {
-    name: {"bool": 1, "bfloat16": 2}.get(name) or int(re.sub(r"\D", "", name)) // 8
-    for name in DTYPES
-}
 
 
 class RemoteSubject(MessageSubject):

@@ -24,7 +24,13 @@ MAX_NOTEBOOK = 20 << 20
 MAX_CODE = 400_000  # characters of all code cells of a notebook
 MAX_CELLS = 5_000
 MAX_FILES = 200
-SKIPPED_FOLDERS = {"__MACOSX", ".ipynb_checkpoints", "__pycache__", ".git", "node_modules"}
+SKIPPED_FOLDERS = {
+    "__MACOSX",
+    ".ipynb_checkpoints",
+    "__pycache__",
+    ".git",
+    "node_modules",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,13 @@ def read(submission: Submission) -> Contents:
                 contents.notebooks += 1
             except ValueError as error:
                 contents.warnings.append(f"{file.name} could not be read: {error}")
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (
+        OSError,
+        ValueError,
+        zipfile.BadZipFile,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
         contents.warnings.append(f"it could not be read: {error}")
     if not count:
         contents.warnings.append("there is no notebook in it")
@@ -208,7 +220,11 @@ def by_name(name: str) -> tuple[str, bool, str]:
     """Sorts copies of a lesson's notebook before it: the last definition counts."""
     path = PurePosixPath(name)
     lesson = re.match(r"\d\d_\w+", path.name)
-    return (lesson[0] if lesson else path.name, lesson is not None and lesson[0] == path.stem, name)
+    return (
+        lesson[0] if lesson else path.name,
+        lesson is not None and lesson[0] == path.stem,
+        name,
+    )
 
 
 def read_bytes(path: Path, name: str, warnings: list[str]) -> bytes | None:

@@ -95,7 +95,7 @@ def targets(lesson: str, module: str) -> set[str]:
 def imported(text: str) -> set[tuple[str, str]]:
     """What a lesson's text imports of the package, line by line: (module, name) pairs."""
     found = set()
-    lines = re.compile(r"^from (minipaged\.\w+) import (\([^)]+\)|.+)$", re.M)
+    lines = re.compile(r"^from (minipaged\.\w+) import (\([^)]+\)|.+)$", re.MULTILINE)
     for module, names in lines.findall(text):
         found |= {(module, name) for name in re.findall(r"\w+", names)}
     return found
@@ -135,7 +135,10 @@ def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
             for alias in node.names:
-                found[alias.asname or alias.name] = (f"minipaged.{node.module}", alias.name)
+                found[alias.asname or alias.name] = (
+                    f"minipaged.{node.module}",
+                    alias.name,
+                )
     return found
 
 
@@ -167,5 +170,3 @@ def _drop_aliases(text: str, keep: Callable[[str, str], bool]) -> str:
             single = ast.ImportFrom(node.module, aliases, 1)
             lines[node.lineno - 1 : node.end_lineno] = [ast.unparse(single)] if aliases else []
     return "\n".join(lines)
-
-

@@ -9,7 +9,7 @@ from ..exercises import ROOT
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(\d[\d_]*(\.\d*)?|\.\d+)(e[-+]?\d+)?(?![\w])|\b(nan|inf)\b")
-_LIST = re.compile(r"[\[(](?:…|[\[(]…[\])])(?:, ?(?:…|[\[(]…[\])]))*,?[\])]")
+_LIST = re.compile(r"(\w?)[\[(](?:…|\[…\])(?:, ?(?:…|\[…\]))*,?[\])]")
 
 
 def clean(text: str, length: int = 500) -> str:
@@ -35,7 +35,7 @@ def masked(text: str, lesson: str | None = None) -> str:
     kept = clean(parts[0]) if len(parts) == 2 else ""
     rest = _NUMBER.sub("…", clean(parts[-1]))
     for _ in range(3):
-        rest = _LIST.sub("[…]", rest)
+        rest = _LIST.sub(lambda found: f"{found[1]}(…)" if found[1] else "[…]", rest)
     return kept + rest
 
 

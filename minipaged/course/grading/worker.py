@@ -40,7 +40,13 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x20000000,
     0x40000000,
 )
-SET_DUMPABLE, CAPBSET_DROP, SET_NO_NEW_PRIVS, SET_PDEATHSIG, SET_SECCOMP = 4, 24, 38, 1, 22
+SET_DUMPABLE, CAPBSET_DROP, SET_NO_NEW_PRIVS, SET_PDEATHSIG, SET_SECCOMP = (
+    4,
+    24,
+    38,
+    1,
+    22,
+)
 NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 
 
@@ -381,7 +387,10 @@ def memory_used(pid: int, uid: int, mode: str) -> int:
     """Bytes of private memory of the child and of all that it started."""
     total = 0
     for other in processes(pid, uid, mode):
-        with contextlib.suppress(OSError, ValueError), open(f"/proc/{other}/status") as file:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open(f"/proc/{other}/status") as file,
+        ):
             for line in file:
                 if line.startswith(("RssAnon:", "RssShmem:")):
                     total += int(line.split()[1]) << 10
@@ -395,10 +404,9 @@ def processes(pid: int, uid: int, mode: str) -> Iterator[int]:
     if mode == "none":
         yield pid
         return
-    own = os.getpid()
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if name.isdigit() and int(name) != own and os.stat(f"/proc/{name}").st_uid in (uid, 0):
+            if name.isdigit() and int(name) != os.getpid():
                 if os.stat(f"/proc/{name}").st_uid == uid or int(name) == pid:
                     yield int(name)
 
@@ -424,7 +432,15 @@ def warm(codec: ModuleType) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
-    for name in ("numpy", "dataclasses", "typing", "collections", "heapq", "functools", "math"):
+    for name in (
+        "numpy",
+        "dataclasses",
+        "typing",
+        "collections",
+        "heapq",
+        "functools",
+        "math",
+    ):
         importlib.import_module(name)
     for name in ("safetensors.torch", "tokenizers", "triton", "triton.language"):
         with contextlib.suppress(Exception):
@@ -468,7 +484,10 @@ def main() -> None:
                 status = 0
             except BaseException as error:
                 with contextlib.suppress(OSError):
-                    os.write(descriptors[1], json.dumps({"refused": str(error)[:500]}).encode())
+                    os.write(
+                        descriptors[1],
+                        json.dumps({"refused": str(error)[:500]}).encode(),
+                    )
             finally:
                 os._exit(status)
         for descriptor in descriptors:
