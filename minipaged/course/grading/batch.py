@@ -24,9 +24,10 @@ from typing import Any, TextIO
 from ..exercises import Exercise, catalogue
 from ..mine import write_atomically
 from . import feedback, results, submissions
+from .channel import Limits, SandboxError
 from .judge import Grade, Outcome, grade
 from .results import Record
-from .sandbox import Limits, Sandbox, SandboxError
+from .sandbox import Sandbox
 from .submissions import Submission
 from .words import clean
 

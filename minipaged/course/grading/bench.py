@@ -16,8 +16,8 @@ from pathlib import Path
 from ..cutting import cut
 from ..exercises import ROOT, catalogue
 from . import batch
+from .channel import SandboxError
 from .judge import exercises_of
-from .sandbox import SandboxError
 from .submissions import find_submissions
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from ..checking import check_of
 from ..exercises import Exercise, SourceError
 from . import batch, results, submissions
+from .channel import Limits, SandboxError
 from .judge import Grade, exercises_of, grade
 from .results import FORMATS, Record, not_graded
-from .sandbox import KINDS, Limits, Sandbox, SandboxError
+from .sandbox import KINDS, Sandbox
 from .submissions import Submission
 from .words import clean
 

@@ -10,7 +10,8 @@ from ..checking import judge as run_check
 from ..exercises import Exercise, catalogue
 from ..extract import NotFound
 from . import submissions
-from .sandbox import Channel, Job, Lost, RemoteSubject, Sandbox, SandboxError
+from .channel import Channel, Job, Lost, RemoteSubject, SandboxError
+from .sandbox import Sandbox
 from .submissions import Contents, Submission
 from .view import view
 from .words import clean, masked

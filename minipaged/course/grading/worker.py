@@ -153,10 +153,10 @@ def system(name: str, *args: Any) -> None:
 
 
 def own_namespaces() -> None:
-    """Leave the parent's world; the next fork is pid 1 of a new one."""
+    """Leave the parent's world, but for its mounts; the next fork is pid 1 of a new one."""
     uid, gid = os.geteuid(), os.getegid()
     system("prctl", SET_DUMPABLE, 1, 0, 0, 0)
-    system("unshare", NEWUSER | NEWPID | NEWNS | NEWNET | NEWIPC | NEWUTS)
+    system("unshare", NEWUSER | NEWPID | NEWNET | NEWIPC | NEWUTS)
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{uid} {uid} 1"),
@@ -167,7 +167,8 @@ def own_namespaces() -> None:
 
 
 def own_folders() -> None:
-    """Empty folders over everything that could be shared, and no /proc."""
+    """Mounts of one's own: empty folders over all that could be shared, and no /proc."""
+    system("unshare", NEWNS)
     for target, options in (
         ("/tmp", "size=64m,nr_inodes=2048,mode=0700"),
         ("/dev/shm", "size=1m,nr_inodes=16,mode=0700"),
@@ -365,6 +366,7 @@ def child(config: dict[str, Any], uid: int, channel: socket.socket, folder: str)
 def watch(pid: int, uid: int, leash: int, config: dict[str, Any]) -> dict[str, Any]:
     """Wait for the child's end. Kill it when the leash is let go or memory runs out."""
     report: dict[str, Any] = {"memory": False}
+    base = memory_of(os.getpid())
     waiting = [leash]
     if LINUX:
         waiting.append(os.pidfd_open(pid))
@@ -373,7 +375,7 @@ def watch(pid: int, uid: int, leash: int, config: dict[str, Any]) -> dict[str, A
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             break
-        if memory_used(pid, uid, config["mode"]) > config["limits"]["memory"]:
+        if memory_used(pid, uid, config["mode"], base) > config["limits"]["memory"]:
             report["memory"] = True
         if report["memory"] or leash in ready:
             os.kill(pid, signal.SIGKILL)
@@ -383,17 +385,18 @@ def watch(pid: int, uid: int, leash: int, config: dict[str, Any]) -> dict[str, A
     return report
 
 
-def memory_used(pid: int, uid: int, mode: str) -> int:
-    """Bytes of private memory of the child and of all that it started."""
+def memory_used(pid: int, uid: int, mode: str, base: int) -> int:
+    """Bytes of memory of the child and of all that it started, beyond what each had at first."""
+    return sum(max(0, memory_of(other) - base) for other in processes(pid, uid, mode))
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of a process that are no file's; 0 where that cannot be known."""
     total = 0
-    for other in processes(pid, uid, mode):
-        with (
-            contextlib.suppress(OSError, ValueError),
-            open(f"/proc/{other}/status") as file,
-        ):
-            for line in file:
-                if line.startswith(("RssAnon:", "RssShmem:")):
-                    total += int(line.split()[1]) << 10
+    with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status") as file:
+        for line in file:
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                total += int(line.split()[1]) << 10
     return total
 
 
