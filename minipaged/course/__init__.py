@@ -5,11 +5,12 @@ from typing import Any
 
 _HOMES = {
     "check": "checking",
+    "doctor": "diagnosis",
     "hint": "checking",
     "progress": "checking",
     "predict": "predicting",
 }
-__all__ = ["check", "hint", "predict", "progress"]
+__all__ = ["check", "doctor", "hint", "predict", "progress"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 
 INK, FAINT, EMPTY = "#222222", "#9a9a9a", "#f1efe9"
 # sequences A, B, C ...: told apart by people who see red and green alike
@@ -23,7 +22,7 @@ WASTE = {
 @contextmanager
 def drawing(
     width: float = 8.0, height: float = 2.6, rows: int = 1, columns: int = 1
-) -> Iterator[Axes]:
+) -> Iterator[Any]:
     """Axes to draw on, with the course's look; shown at the end of the block.
 
     Args:
