@@ -2,7 +2,10 @@
 
 import builtins
 import math
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -155,7 +158,8 @@ def test_an_exception_while_making_or_reading_an_object():
     failure = judged("class BlockPool:\n    def allocate(self, n): return []", of=POOL).failure
     assert failure.about == "making or reading an object"
     assert failure.saw == "TypeError: BlockPool() takes no arguments"
-    blind = "class BlockPool:\n    def __init__(self, n): pass\n    def allocate(self, n): return [0, 1]"
+    blind = "class BlockPool:\n    def __init__(self, n): pass\n"
+    blind += "    def allocate(self, n): return [0, 1]"
     failure = judged(blind, of=POOL).failure
     assert failure.saw == "AttributeError: 'BlockPool' object has no attribute 'num_free'"
 
@@ -277,6 +281,23 @@ def test_a_shells_cells_are_its_history():
         assert "y = 2" in cells[2]
     finally:
         type(shell).clear_instance()
+
+
+def test_cells_that_were_run_without_a_history_count_too():
+    """As nbval runs them; checking is imported while the shell is there, so in a new process."""
+    pytest.importorskip("IPython")
+    code = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in ("from minipaged.course.checking import notebook_cells", "x = 1", "%time y = 2"):
+    shell.run_cell(cell, store_history=False)
+print(shell.user_ns["notebook_cells"]()[-2:])
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
+    )
+    assert done.stdout.splitlines()[-1] == "['x = 1', '%time y = 2']"
 
 
 def test_a_passing_check_gives_the_candidate_and_says_what_holds(notebook, capsys):

@@ -121,7 +121,7 @@ def test_names_in_annotations_decorators_and_defaults(run):
         "class Table: pass",
         "Ids = list[int]",
         "START = 3",
-        "def twice(g):\n    @functools.wraps(g)\n    def both(*a): return g(*a) * 2\n    return both",
+        "def twice(g):\n    @functools.wraps(g)\n    def two(*a): return g(*a) * 2\n    return two",
         "@twice\ndef f(x: Ids, y: Whatever = START, *, z: Table | None = None) -> 'Table':\n"
         "    w: Table\n    return x + [y]",
     )
@@ -161,6 +161,13 @@ def test_changing_an_entry_or_an_attribute_defines_nothing(run):
         "f[0] = 1",
     )
     assert f() == (1, "a")
+
+
+def test_imports_come_first():
+    source = extract(
+        ["import math\ndef a(): return 1\ndef f(): return a(), math.pi"], "f", {}
+    ).source
+    assert source.startswith("import math\n")
 
 
 def test_chained_and_annotated_assignments(run):

@@ -101,7 +101,7 @@ def test_a_class_is_replaced_too():
     "same",
     [
         'def slot_of(ids, idx):\n    """Where."""\n    return ids[idx]',
-        'def slot_of(\n    ids,\n    idx,\n):\n\n    "Where."\n    return (ids[idx])  # other words',
+        'def slot_of(\n    ids,\n    idx,\n):\n\n    "Where."\n    return (ids[idx])  # differs',
     ],
 )
 def test_the_courses_own_source_is_not_the_learners(same):

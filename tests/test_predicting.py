@@ -13,7 +13,6 @@ from minipaged.course.predicting import (
     shown,
 )
 
-
 # ------------------------------------------------------------------------------------ numbers
 
 

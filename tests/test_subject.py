@@ -260,7 +260,7 @@ def test_a_megabyte_takes_no_time_to_speak_of():
     ids=str,
 )
 def test_malformed_messages_are_refused(tree):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         decode(Message(tree, [bytes(8)]), lambda ref: ref)
 
 
@@ -397,6 +397,8 @@ def test_the_same_object_has_the_same_handle_and_another_another(subject):
     pool = subject.new("Pool", 5)
     assert subject.call((pool, "itself")).value == pool
     assert subject.new("Pool", 5) != pool
+    forged = subject.call("forged").value
+    assert len({pool, forged, subject.call("forged").value, subject.new("Pool", 5)}) == 4
 
 
 def test_dotted_targets_and_the_packages_own(subject):
