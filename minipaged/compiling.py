@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import CellType, FunctionType, ModuleType
+from types import CellType, FunctionType
 from typing import Any
 
 import torch
@@ -77,7 +77,7 @@ def compile_for(
 
     Raises:
         ValueError: a target that is not known, or parameters that are neither here nor there.
-        ModuleNotFoundError: Triton is not installed (there is no wheel for macOS).
+        ModuleNotFoundError: Triton 3.3 or later is not installed (there is no wheel for macOS).
         RuntimeError: TRITON_INTERPRET=1 is set. Triton's own errors, where it rejects the kernel.
     """
     if target not in TARGETS:
@@ -90,11 +90,16 @@ def compile_for(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    if tuple(int(n) for n in triton.__version__.split(".")[:2]) < (3, 3):
+        raise ModuleNotFoundError(f"compiling needs Triton 3.3 or later, not {triton.__version__}")
     function = real_kernel(kernel, {})
     names = function.arg_names
-    if set(names) != set(signature) | set(constexprs):
-        wrong = sorted(set(names) ^ (set(signature) | set(constexprs)))
-        raise ValueError(f"{function.__name__} is given a type or a value for all but {wrong}")
+    given = set(signature) | set(constexprs)
+    if set(names) != given:
+        missing, unknown = sorted(set(names) - given), sorted(given - set(names))
+        raise ValueError(
+            f"{function.__name__}: {missing} have neither type nor value, {unknown} are no parameters"
+        )
     types = {name: signature.get(name, "constexpr").split(":")[0] for name in names}
     types |= dict.fromkeys(constexprs, "constexpr")
     aligned = [idx for idx, name in enumerate(names) if signature.get(name, "").endswith(":16")]
@@ -107,7 +112,7 @@ def compile_for(
     made = triton.compile(
         source,
         target=GPUTarget(*TARGETS[target]),
-        options={"num_warps": num_warps, "num_stages": num_stages},
+        options={"num_warps": num_warps, "num_stages": num_stages, "enable_fp_fusion": True},
     )
     is_amd = target.startswith("gfx")
     text = made.asm["amdgcn" if is_amd else "ptx"]
@@ -125,9 +130,10 @@ def compile_for(
             r"\bcp\.async\.(?:c[ag]|bulk)\.",
         )
     )
-    counts = [len(re.findall(pattern, text)) for pattern in counted]
+    loads, products, copies = (len(re.findall(pattern, text)) for pattern in counted)
+    shared = made.metadata.shared
     return Compiled(
-        function.__name__, target, registers, spills, made.metadata.shared, *counts, text
+        function.__name__, target, registers, spills, shared, loads, products, copies, text
     )
 
 
@@ -174,8 +180,8 @@ def real_kernel(kernel: Any, made: dict[int, Any]) -> Any:
         return made[id(fn)]
 
     def translate(item: Any) -> Any:
-        name, home = type(item).__name__, type(item).__module__.rpartition(".")[2]
-        if home != "interpreter" or isinstance(item, ModuleType):
+        name = type(item).__name__
+        if not type(item).__module__.startswith("minipaged."):
             return item
         if name == "Kernel":
             return real_kernel(item, made)
@@ -215,7 +221,14 @@ def nvidia_resources(ptx: str) -> tuple[int, int]:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)
         for ptxas in (tools / "ptxas", tools / "ptxas-blackwell"):  # the second reads newer PTX
-            command = [ptxas, "-v", f"--gpu-name={arch[1]}", source, "-o", f"{folder}/out"]
+            command = [
+                str(ptxas),
+                "-v",
+                f"--gpu-name={arch[1]}",
+                str(source),
+                "-o",
+                f"{folder}/out",
+            ]
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode == 0:
                 break

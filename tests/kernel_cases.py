@@ -122,11 +122,26 @@ def error_bound(batch: Batch, factor: float = 2.0) -> float:
     return factor * float((own.double() - exact).abs().max()) + slack
 
 
+def operations() -> torch.Tensor:
+    """The operations of test_interpreter.py, by the Triton that the course uses here."""
+    from minipaged.interpreter import BACKEND, tl, triton
+
+    from . import test_interpreter
+
+    if BACKEND == "interpreter":
+        return test_interpreter.run_many_operations()
+    vars(test_interpreter).update(tl=tl, triton=triton, SCALE=tl.constexpr(3))
+    return test_interpreter.run_many_operations(triton.jit)
+
+
 def results() -> dict[str, torch.Tensor]:
     """What the course's kernels give, small enough for Triton's own interpreter."""
     from minipaged import decode_steps, triton_kernels
 
-    found = {"copy": decode_steps.copy_by_kernel(torch.arange(37.0), tile=16)}
+    found = {
+        "operations": operations(),
+        "copy": decode_steps.copy_by_kernel(torch.arange(37.0), tile=16),
+    }
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         batch = make_batch([0, 7, 40], block_size=3, head_dim=24, dtype=dtype)
         name = str(dtype).removeprefix("torch.")
