@@ -69,7 +69,7 @@ def key_of(student: str) -> str:
     """A file name for a student: safe, and no two alike."""
     digest = hashlib.sha256(student.encode("utf-8", "replace")).hexdigest()[:8]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", student).strip("._")[:60]
-    return stem if stem == student else f"{stem or 'submission'}-{digest}"
+    return stem if stem and stem == student else f"{stem or 'submission'}-{digest}"
 
 
 def work(

@@ -1,0 +1,273 @@
+"""Whole batches: right, wrong, forged and broken side by side; written, resumed and converted."""
+
+import csv
+import io
+import json
+import os
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from minipaged.course.exercises import catalogue
+from minipaged.course.grading import batch, feedback, results
+from minipaged.course.grading.bench import notebook as solved_notebook
+from minipaged.course.grading.channel import SandboxError
+from minipaged.course.grading.commands import check_command, grade_command
+from minipaged.course.grading.judge import Grade, Outcome, exercises_of
+from minipaged.course.grading.submissions import Submission
+from tests.grading_tools import LIMITS, code_cell, lesson_cells, sandbox, stub, write
+from tests.test_grading_forged import FORGED
+
+ALL = os.environ.get("MINIPAGED_TEST") == "all"
+ID = "04.2"
+QUICK = [
+    name
+    for name in FORGED
+    if not any(
+        word in name
+        for word in ("while", "sleep", "bomb", "100 GB", "endless", "loop", "recursion", "in files")
+    )
+]
+
+
+def hand_in(folder: Path, number: int, draw: random.Random) -> tuple[str, int]:
+    """Write a submission of some kind; its name and the points that slot_of should have."""
+    kind = ("right", "stub", "wrong", "forged", "broken", "zip")[number % 6]
+    name = f"{kind}-{number:03d}"
+    path = folder / name / "04_block_tables.ipynb"
+    if kind == "right":
+        write(path, lesson_cells("04"))
+    elif kind == "stub":
+        write(path, lesson_cells("04", e04_2=stub(ID)))
+    elif kind == "wrong":
+        write(path, lesson_cells("04", e04_2="def slot_of(a, b, c):\n    return a[0] * c + b"))
+    elif kind == "forged":
+        write(path, lesson_cells("04", e04_2=FORGED[draw.choice(QUICK)]))
+    elif kind == "broken":
+        path.parent.mkdir(parents=True)
+        path.write_bytes(draw.choice([b"", b"{", b"[" * 10_000, b"\xff", b'{"cells": 3}']))
+    else:
+        with zipfile.ZipFile(folder / f"{name}.zip", "w") as archive:
+            archive.writestr("../x.ipynb", "{}")
+            archive.writestr("04_x.ipynb", solved_notebook("04"))
+    return name, 1 if kind in ("right", "zip") else 0
+
+
+def points(entry: dict[str, Any]) -> dict[str, int]:
+    return {e["id"]: e["points"] for e in entry["exercises"]}
+
+
+@pytest.mark.parametrize("number", [300 if ALL else 12])
+def test_a_mixed_batch_is_graded_right(number: int, tmp_path: Path) -> None:
+    sandbox()
+    folder, out = tmp_path / "class", tmp_path / "out"
+    folder.mkdir()
+    due = dict(hand_in(folder, idx, random.Random(idx)) for idx in range(number))
+    formats = "json,csv,junit,gradescope,classroom50"
+    args = [str(folder), "--out", str(out), "--lesson", "04", "--format", formats, "--quiet"]
+    assert grade_command([*args, "--jobs", "2", "--isolation", "bubblewrap"]) == 0
+    doc = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert doc["schema"] == "minipaged/grades/v1"
+    assert doc["max_score"] == sum(exercise.points for exercise in exercises_of(["04"]))
+    assert [entry["student"] for entry in doc["submissions"]] == sorted(due)
+    for entry in doc["submissions"]:
+        assert entry["max_score"] == doc["max_score"]
+        assert entry["isolation"] == "bubblewrap"
+        assert points(entry)[ID] == due[entry["student"]], entry
+        others = sum(points(entry).values()) - points(entry)[ID]
+        whole = entry["student"].startswith(("right", "stub", "wrong", "forged", "zip"))
+        assert others == (doc["max_score"] - 1 if whole else 0), entry
+        key = batch.key_of(entry["student"])
+        page = (out / "feedback" / f"{key}.html").read_text(encoding="utf-8")
+        assert "<script" not in page
+        scope = json.loads((out / "gradescope" / f"{key}.json").read_text(encoding="utf-8"))
+        assert scope["score"] == entry["score"] == sum(test["score"] for test in scope["tests"])
+        room = json.loads((out / "classroom50" / f"{key}.json").read_text(encoding="utf-8"))
+        assert room["schema"] == "classroom50/result/v1"
+        assert room["max-score"] == sum(test["max-score"] for test in room["tests"])
+    rows = list(csv.DictReader(io.StringIO((out / "results.csv").read_text(encoding="utf-8"))))
+    assert [int(row["score"]) for row in rows] == [e["score"] for e in doc["submissions"]]
+    suites = ElementTree.parse(out / "results.xml").getroot()
+    assert len(suites) == number
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    sandbox()
+    folder = tmp_path / "class"
+    for name in ("ada", "bob"):
+        write(folder / name / "04_a.ipynb", lesson_cells("04"))
+    plan = batch.Plan(exercises_of(["04"]), tmp_path / "out", "bubblewrap", 1, limits=LIMITS)
+    items = [Submission(name, folder / name) for name in ("ada", "bob")]
+    batch.run(items[:1], plan, None)
+    first = json.loads((tmp_path / "out" / "submissions" / "ada.json").read_text())
+    said = io.StringIO()
+    _, records = batch.run(items, plan, said)
+    assert "1 of 2 stand from an earlier run" in said.getvalue()
+    assert [entry["exercises"][0]["seed"] for entry in records][0] == first["exercises"][0]["seed"]
+    assert [entry["student"] for entry in records] == ["ada", "bob"]
+    write(folder / "ada" / "04_a.ipynb", lesson_cells("04", e04_2=stub(ID)))
+    said = io.StringIO()
+    _, records = batch.run(items, plan, said)
+    assert "1 of 2 stand" in said.getvalue()
+    assert points(records[0])[ID] == 0
+    assert batch.resumed(items[0], batch.replace(plan, seed=3)) is None
+
+
+def test_a_half_written_result_is_made_again(tmp_path: Path) -> None:
+    plan = batch.Plan(exercises_of(["04"]), tmp_path, "bubblewrap", 1)
+    item = Submission("ada", write(tmp_path / "ada.ipynb", []))
+    (tmp_path / "submissions").mkdir()
+    for text in ("", "{", "[]", "{}", '{"stamp": 1}', "null"):
+        (tmp_path / "submissions" / "ada.json").write_text(text)
+        assert batch.resumed(item, plan) is None
+
+
+def test_the_exit_status_tells_graded_from_could_not_grade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = write(tmp_path / "ada.ipynb", [])
+    args = [str(path), "--out", str(tmp_path / "out"), "--lesson", "04"]
+    assert grade_command([*args, "--isolation", "bubblewrap"]) == 3
+    said = capsys.readouterr().err
+    assert "bubblewrap" in said
+    assert "--no-sandbox" in said
+    for wrong in (["--lesson", "77"], ["--format", "xls"], ["--jobs", "0"]):
+        with pytest.raises(SystemExit) as error:
+            grade_command([*args, *wrong])
+        assert error.value.code == 2
+    with pytest.raises(SystemExit):
+        grade_command([str(tmp_path / "nowhere"), "--out", str(tmp_path)])
+
+
+def test_without_a_sandbox_results_are_not_official(tmp_path: Path) -> None:
+    path = write(tmp_path / "ada.ipynb", lesson_cells("04"))
+    out = tmp_path / "out"
+    args = [str(path), "--out", str(out), "--lesson", "04", "--no-sandbox", "--quiet"]
+    assert grade_command([*args, "--format", "json,gradescope"]) == 0
+    entry = json.loads((out / "results.json").read_text())["submissions"][0]
+    assert (entry["isolation"], entry["official"]) == ("none", False)
+    assert entry["score"] == entry["max_score"]
+    assert "not official" in (out / "feedback" / "ada.html").read_text()
+    assert "not official" in json.loads((out / "gradescope" / "ada.json").read_text())["output"]
+
+
+def test_a_judge_that_dies_costs_only_its_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = iter(["lost", "lost"])
+    made: list[Any] = []
+
+    class Pipe:
+        def __init__(self) -> None:
+            self.sent: list[Submission] = []
+            self.ready = True
+
+        def send(self, item: Submission) -> None:
+            self.sent.append(item)
+
+        def recv(self) -> tuple[str, Any]:
+            if self.ready:
+                self.ready = False
+                return "ready", None
+            item = self.sent.pop()
+            if item.student == "eve" and next(kinds, None):
+                raise EOFError
+            return "done", {"student": item.student}
+
+        def close(self) -> None:
+            pass
+
+    class Process:
+        def join(self, timeout: float) -> None:
+            pass
+
+        def is_alive(self) -> bool:
+            return False
+
+    def start(plan: batch.Plan) -> batch.Judge:
+        made.append(Pipe())
+        return batch.Judge(Process(), made[-1], due=1e18)
+
+    monkeypatch.setattr(batch, "start_judge", start)
+    monkeypatch.setattr(batch.multiprocessing.connection, "wait", lambda pipes, timeout: pipes)
+    done: dict[str, Any] = {}
+    plan = batch.Plan(exercises_of(["04"]), tmp_path, "bubblewrap", 1)
+    waiting = batch.deque(Submission(name, tmp_path) for name in ("ada", "eve", "bob"))
+    batch.attend(waiting, plan, lambda item, entry: done.update({item.student: entry}))
+    assert set(done) == {"ada", "eve", "bob"}
+    assert {e["status"] for e in done["eve"]["exercises"]} == {"not graded"}
+    assert len(made) == 2
+
+
+def test_judges_that_never_start_end_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    plan = batch.Plan(exercises_of(["04"]), tmp_path / "out", "bubblewrap", 2)
+    item = Submission("ada", write(tmp_path / "ada.ipynb", []))
+    with pytest.raises(SandboxError, match="bubblewrap"):
+        batch.run([item], plan, None)
+
+
+def test_check_tells_a_learner_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = lesson_cells("04", e04_2="def slot_of(a, b, c):\n    return b", e04_3=stub("04.3"))
+    path = write(tmp_path / "04_block_tables.ipynb", cells)
+    assert check_command([str(path), "--hints", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "04.1 BlockPool: passed" in said
+    assert "04.2 slot_of: failed" in said
+    assert "due" in said
+    assert "hint 2" in said
+    assert "04.3 BlockTable: not done" in said
+    assert "03.1" not in said
+
+
+def hostile_entry() -> dict[str, Any]:
+    evil = '=cmd()<script>alert("1")</script>&\x0b'
+    outcome = Outcome("04.2", "a <b>", "slot_of", "failed", 0, 1)
+    outcome.what = outcome.saw = outcome.because = outcome.hint = evil
+    found = Grade(evil, evil, "", "bubblewrap", [outcome], [evil], [evil])
+    return results.record(found)
+
+
+def test_hostile_words_do_no_harm_in_any_form() -> None:
+    entry = hostile_entry()
+    doc = results.document([entry], [catalogue()[ID]])
+    page = feedback.page(entry)
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "default-src 'none'" in page
+    assert ElementTree.fromstring(results.as_junit(doc).encode()).find(".//failure") is not None
+    row = next(csv.DictReader(io.StringIO(results.as_csv(doc))))
+    assert row["student"].startswith("'=")
+    json.loads(results.as_json(doc))
+
+
+def test_no_result_holds_what_was_due_or_drawn(tmp_path: Path) -> None:
+    cells = [code_cell("def slot_of(a, b, c):\n    return -12345\n", ID)]
+    out = tmp_path / "out"
+    sandbox()
+    args = [str(write(tmp_path / "ada.ipynb", cells)), "--out", str(out), "--lesson", "04"]
+    formats = "json,csv,junit,gradescope,classroom50"
+    assert grade_command([*args, "--quiet", "--format", formats]) == 0
+    entry = json.loads((out / "results.json").read_text())["submissions"][0]
+    failed = next(e for e in entry["exercises"] if e["id"] == ID)
+    assert failed["status"] == "failed"
+    assert "…" in failed["what"]
+    assert not any(c.isdigit() for c in failed["what"] + failed["saw"])
+    texts = [path.read_text() for path in out.rglob("*") if path.is_file()]
+    assert len(texts) >= 7
+    assert not any("12345" in text for text in texts)
+
+
+def test_file_names_of_students_are_safe_and_differ() -> None:
+    names = ["ada", "../../etc", "a/b", "a_b", "", ".", "ä", "ö", "x" * 300, "con\n"]
+    keys = [batch.key_of(name) for name in names]
+    assert len(set(keys)) == len(names)
+    assert all(key and "/" not in key and not key.startswith(".") for key in keys)
+    assert max(map(len, keys)) < 80
