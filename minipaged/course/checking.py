@@ -209,8 +209,9 @@ def expect_tensor(
             about, f"shape {list(saw.shape)}", f"shape {list(due.shape)}", f"{reason} (The shape.)"
         )
     if saw.dtype != due.dtype:
-        dtypes = (str(t.dtype).removeprefix("torch.") for t in (saw, due))
-        raise CheckFailed(about, *dtypes, "The result must keep the dtype that the contract names.")
+        was, should = (str(t.dtype).removeprefix("torch.") for t in (saw, due))
+        reason = "The result must keep the dtype that the contract names."
+        raise CheckFailed(about, was, should, reason)
     difference = (saw.double() - due.double()).abs()
     allowed = tolerance * max(1.0, largest(due)) if due.is_floating_point() else 0.0
     agrees = (difference <= allowed) | (saw == due) | (saw.isnan() & due.isnan())
@@ -275,8 +276,8 @@ def judge(exercise_id: str, new_subject: Callable[[], Subject], seed: int) -> Ve
         except SubjectError as error:
             if error.error.kind == "NotImplementedError":
                 return Verdict("not done")
-            failure = CheckFailed("making or reading an object", str(error), "no exception", "")
-            return Verdict("failed", failure)
+            about = "making or reading an object"
+            return Verdict("failed", CheckFailed(about, str(error), "no exception", ""))
         except Exception as error:  # a value of a wrong type that the check computed with
             saw = f"something that led to {type(error).__name__}: {error}"
             reason = "Look at the types of what your code gives back."
