@@ -118,8 +118,7 @@ class Language:
         if allowed is None:
             return Value(memory.flat[offsets], dtype)
         data = as_tensor(other, dtype).expand(offsets.shape).clone()
-        data[allowed] = memory.flat[touched]
-        return Value(data, dtype)
+        return Value(data.masked_scatter_(allowed, memory.flat[touched]), dtype)
 
     def store(
         self, pointer: Any, value: Any, *misplaced: Any, mask: Any = None, **hints: str

@@ -6,6 +6,7 @@ Leaves out unsigned integers and 8-bit floats.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ import torch
 # --- types -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
     """An element type of triton.language, such as `tl.float32`."""
 
@@ -80,22 +81,23 @@ def scalar_type(number: Any) -> DType:
 
 def common_type(a: Any, b: Any, is_division: bool = False) -> DType:
     """The type in which Triton computes `a op b`; numbers give way to tensors of their kind."""
+    if not is_division and isinstance(a, Value) and isinstance(b, Value) and a.dtype is b.dtype:
+        return a.dtype
     weak = [not isinstance(item, Value) for item in (a, b)]
     first, second = (scalar_type(x) if w else x.dtype for x, w in zip((a, b), weak, strict=True))
     if weak[0] != weak[1]:
         number, tensor = (first, second) if weak[0] else (second, first)
         if number.kind <= tensor.kind:
             first = second = tensor
-    pair = {first, second}
-    if FLOAT64 in pair:
+    if first is FLOAT64 or second is FLOAT64:
         return FLOAT64
     if is_division and (first.kind == 2 or second.kind == 2):
         return FLOAT32
     for dtype in (FLOAT32, FLOAT16):
-        if dtype in pair:
+        if first is dtype or second is dtype:
             return dtype
-    if BFLOAT16 in pair:
-        return BFLOAT16 if pair == {BFLOAT16} else FLOAT32
+    if first is BFLOAT16 or second is BFLOAT16:
+        return BFLOAT16 if first is second else FLOAT32
     return first if first.bits > second.bits else second
 
 
@@ -110,9 +112,15 @@ def as_tensor(item: Any, dtype: DType) -> torch.Tensor:
     """A value or number as a tensor of that type; a number that does not fit is an error."""
     if isinstance(item, Value):
         return item.data if item.dtype is dtype else item.data.to(dtype.torch)
-    if dtype.kind == 1 and not -(2 ** (dtype.bits - 1)) <= item < 2 ** (dtype.bits - 1):
-        raise ValueError(f"the number {item} is out of range for {dtype}")
-    return torch.tensor(item, dtype=dtype.torch)
+    return constant(item, dtype, str(item))
+
+
+@lru_cache(maxsize=1024)
+def constant(number: Any, dtype: DType, text: str) -> torch.Tensor:
+    """A number as a tensor; its text tells 0.0, -0.0 and 0 apart."""
+    if dtype.kind == 1 and not -(2 ** (dtype.bits - 1)) <= number < 2 ** (dtype.bits - 1):
+        raise ValueError(f"the number {number} is out of range for {dtype}")
+    return torch.tensor(number, dtype=dtype.torch)
 
 
 def binary(
