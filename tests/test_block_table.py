@@ -81,7 +81,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(stateful_step_count=30)
 
 
 def test_pool_hands_out_the_lowest_ids_and_reuses_freed_ones_in_order():

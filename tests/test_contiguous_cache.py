@@ -65,7 +65,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArena = ArenaMachine.TestCase
-TestArena.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestArena.settings = settings(stateful_step_count=30)
 
 
 def test_free_slots_in_three_holes_do_not_hold_a_request_for_more_than_one():
@@ -101,7 +101,6 @@ reservation = st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 3
 
 
 @given(st.lists(reservation), st.lists(st.integers(1, 50)), st.lists(st.integers(1, 200)))
-@settings(max_examples=100, deadline=None)
 def test_every_slot_is_in_exactly_one_class(reservations, holes, waiting):
     report = WasteReport.of(reservations, holes, waiting)
     classes = [getattr(report, name) for name in CLASSES]

@@ -1,7 +1,6 @@
 """The model, its loader and its sampling, held against transformers' LlamaForCausalLM."""
 
 import dataclasses
-import doctest
 import hashlib
 import json
 import shutil
@@ -13,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minipaged import checkpoint, model
+from minipaged import model
 from minipaged.model import (
     Model,
     ModelConfig,
@@ -717,13 +716,6 @@ def test_a_cache_that_holds_the_whole_prompt_is_refused(story_model):
 
 
 # The page itself
-
-
-@pytest.mark.parametrize("module", [model, checkpoint])
-def test_the_examples_in_docstrings_run(module):
-    result = doctest.testmod(module)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_the_model_imports_no_later_lesson():

@@ -1,7 +1,7 @@
 """Lesson 3's pages and frames."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minipaged.paging import AddressSpace, FrameAllocator, PageFault, PageTable, fork_table
@@ -79,7 +79,6 @@ def test_frame_freed_too_often_raises():
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["write", "fork", "exit"]),
                           st.integers(0, 15), st.integers(0, 99)), max_size=40))
-@settings(max_examples=80, deadline=None)
 def test_programs_never_see_each_others_writes(actions):
     memory, frames = [None] * 24, FrameAllocator(6)
     programs = {0: (AddressSpace(memory, frames, 4), {})}

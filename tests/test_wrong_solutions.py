@@ -41,11 +41,12 @@ def test_untouched_stub_is_not_done(exercise_id: str) -> None:
 
 
 @pytest.mark.parametrize("item", BANK, ids=lambda item: f"{item.exercise} {item.name}")
-def test_wrong_solution_is_caught_and_named(item: Wrong) -> None:
-    verdict, _ = judge_source(catalogue()[item.exercise], item.cells(), seed=0)
-    assert verdict.status == "failed"
-    assert verdict.failure is not None
-    assert item.says in f"{verdict.failure.about} {verdict.failure.because}"
+def test_wrong_solution_is_caught_and_named(item: Wrong, seeds: tuple[int, ...]) -> None:
+    for seed in seeds:
+        verdict, _ = judge_source(catalogue()[item.exercise], item.cells(), seed)
+        assert verdict.status == "failed", seed
+        assert verdict.failure is not None
+        assert item.says in f"{verdict.failure.about} {verdict.failure.because}", seed
 
 
 @pytest.mark.parametrize("exercise_id", EXERCISES)

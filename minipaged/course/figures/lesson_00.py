@@ -21,11 +21,11 @@ def next_tokens(model: Model, text: str, num_shown: int = 6) -> None:
             range(num_shown), [repr(model.tokenizer.decode([idx])) for idx in ids.tolist()]
         )
         for row, share in enumerate(shares.tolist()):
-            ax.text(share + 0.01, row, f"{share:.1%}", va="center", fontsize=9)
+            ax.text(share * 1.01, row, f"{share:.1%}", va="center", fontsize=9)
         ax.invert_yaxis()
-        ax.set_xlim(0, 1.1)
+        ax.set_xlim(0, 1.15 * max(shares.tolist()))
         ax.set_xlabel("probability of being next")
-        ax.set_title(f"... {text[-34:]}", fontsize=10, loc="left")
+        ax.set_title(f"after: {text}", fontsize=10, loc="left")
 
 
 CACHES = (
