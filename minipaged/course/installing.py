@@ -93,7 +93,7 @@ def run(command):
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    for line in process.stdout:
+    for line in process.stdout or ():
         lines.append(line)
         print("  " + line, end="", flush=True)
     if process.wait():
