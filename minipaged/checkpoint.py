@@ -147,7 +147,7 @@ class Tokenizer:
                 )
             try:
                 self._tokenizer = tokenizers.Tokenizer.from_file(str(self.path))
-            except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+            except Exception as error:
                 raise ValueError(f"{self.path} is no tokenizer.json: {error}") from None
         return self._tokenizer
 

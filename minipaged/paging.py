@@ -179,7 +179,8 @@ class AddressSpace:
         if own is None:
             return False
         size = self.page_table.page_size
-        self.memory[own * size : (own + 1) * size] = self.memory[shared * size : (shared + 1) * size]
+        content = self.memory[shared * size : (shared + 1) * size]
+        self.memory[own * size : (own + 1) * size] = content
         self.page_table.frames[page] = own
         self.allocator.free(shared)
         return True

@@ -545,7 +545,7 @@ def test_a_solution_depends_on_the_modules_its_cells_reach(tmp_path: Path) -> No
         "unused.py",
     ]
     (course / "mine.py").write_text("x =\n")
-    with pytest.raises(SourceError, match="minipaged/course/mine.py:1: invalid syntax"):
+    with pytest.raises(SourceError, match=r"minipaged/course/mine\.py:1: invalid syntax"):
         names("from minipaged.course import check")
     before = render(read_lesson(source)).solved.metadata.minipaged.built_from
     (tmp_path / "minipaged" / "unused.py").write_text("X = 1\n")

@@ -41,12 +41,18 @@ class Batch:
             memory = torch.full((2, num_kv_heads, num_blocks, block_size, head_dim), torch.nan)
             self.k_cache, self.v_cache = memory.to(dtype).permute(0, 2, 3, 1, 4)
         elif layout == "wider":  # a slice of a larger cache
-            memory = torch.full((2, num_blocks, block_size, num_kv_heads + 1, head_dim + 3), torch.nan)
+            memory = torch.full(
+                (2, num_blocks, block_size, num_kv_heads + 1, head_dim + 3), torch.nan
+            )
             self.k_cache, self.v_cache = memory.to(dtype)[..., :num_kv_heads, :head_dim]
         else:
             memory = torch.full((2, num_blocks, block_size, num_kv_heads, head_dim), torch.nan)
             self.k_cache, self.v_cache = memory.to(dtype)
-        order = torch.randperm(num_blocks, generator=generator) if shuffled else torch.arange(num_blocks)
+        order = (
+            torch.randperm(num_blocks, generator=generator)
+            if shuffled
+            else torch.arange(num_blocks)
+        )
         ids = iter(order.tolist())
         self.tables = [list(itertools.islice(ids, -(-n // block_size))) for n in lens]
         due = []

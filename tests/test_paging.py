@@ -8,7 +8,9 @@ from minipaged.paging import AddressSpace, FrameAllocator, PageFault, PageTable,
 
 
 def program(num_frames=8, order=None, page_size=4):
-    return AddressSpace([None] * (num_frames * page_size), FrameAllocator(num_frames, order), page_size)
+    return AddressSpace(
+        [None] * (num_frames * page_size), FrameAllocator(num_frames, order), page_size
+    )
 
 
 def test_the_articles_picture():
@@ -77,8 +79,17 @@ def test_frame_freed_too_often_raises():
         FrameAllocator(2, [0, 0])
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["write", "fork", "exit"]),
-                          st.integers(0, 15), st.integers(0, 99)), max_size=40))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from(["write", "fork", "exit"]),
+            st.integers(0, 15),
+            st.integers(0, 99),
+        ),
+        max_size=40,
+    )
+)
 def test_programs_never_see_each_others_writes(actions):
     memory, frames = [None] * 24, FrameAllocator(6)
     programs = {0: (AddressSpace(memory, frames, 4), {})}

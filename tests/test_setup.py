@@ -1,6 +1,8 @@
 """Set-up: requirements stand once, the installer refuses in clear words, README says what is."""
 
 import ast
+import functools
+import operator
 import os
 import re
 import subprocess
@@ -20,7 +22,7 @@ VERBS = re.search(r"\.PHONY: (.*)", MAKEFILE)[1].split()
 
 
 def requirements() -> dict[str, Requirement]:
-    texts = PROJECT["dependencies"] + sum(PROJECT["optional-dependencies"].values(), [])
+    texts = PROJECT["dependencies"] + functools.reduce(operator.iadd, PROJECT["optional-dependencies"].values(), [])
     return {item.name: item for item in map(Requirement, texts)}
 
 

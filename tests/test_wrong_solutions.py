@@ -35,7 +35,10 @@ def test_reference_passes(exercise_id: str) -> None:
 @pytest.mark.parametrize("exercise_id", EXERCISES)
 def test_untouched_stub_is_not_done(exercise_id: str) -> None:
     exercise = catalogue()[exercise_id]
-    cells = [given_names(exercise_id), cut(source_of(exercise_id), exercise.name, exercise.todo).stub]
+    cells = [
+        given_names(exercise_id),
+        cut(source_of(exercise_id), exercise.name, exercise.todo).stub,
+    ]
     verdict, _ = judge_source(exercise, cells, seed=0)
     assert verdict.status == "not done"
 

@@ -61,7 +61,7 @@ def has_front_end() -> bool:
 
 def shown(value: Answer) -> str:
     """A number as people read it."""
-    if isinstance(value, bool) or isinstance(value, str):
+    if isinstance(value, (bool, str)):
         return str(value)
     if isinstance(value, int):
         return f"{value:,}"

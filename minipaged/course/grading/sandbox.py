@@ -187,7 +187,7 @@ class Sandbox:
             "-S",
             "-B",
         ]
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         self.process = subprocess.Popen(
             [
                 *(bubblewrap_command() if inside else []),
