@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import zipfile
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from minipaged.course.exercises import catalogue
 from minipaged.course.extract import NotFound
 from minipaged.course.grading import submissions
+from minipaged.course.grading.judge import TooSlow, at_most
 from minipaged.course.grading.submissions import Found, Submission, find, find_submissions, read
 from tests.grading_tools import code_cell, given, lesson_cells, notebook, source, stub, write
 
@@ -154,7 +156,7 @@ def test_a_notebook_of_200_megabytes_is_not_read(tmp_path: Path) -> None:
 
 def test_code_without_end_is_not_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.ipynb", [code_cell("x = 1\n" * 200_000)])
-    assert "characters of code" in warnings_of(path)
+    assert "lines of code" in warnings_of(path)
 
 
 def test_nan_in_its_json_does_no_harm(tmp_path: Path) -> None:
@@ -297,3 +299,31 @@ def test_helpers_of_the_learners_come_along() -> None:
     space: dict = {}
     exec(text, space)
     assert space["slot_of"](2.5, 0, 0) == 2
+
+
+SLOW = {
+    "names without end": ",".join(f"a{n}" for n in range(50_000)) + " = 1",
+    "assignments in a row": "x = " * 50_000 + "1",
+    "lines that only IPython knows": "%time 1\n" * 9_000,
+    "an endless number": "x = 0x" + "f" * 50_000,
+    "an endless sum": "x = " + "1 + " * 50_000 + "1",
+    "brackets": "x = " + "(" * 50_000,
+    "definitions": "\n".join(f"def f{n}(): return f{n + 1}" for n in range(9_000)),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_cell_made_to_take_long_costs_only_itself(name: str, tmp_path: Path) -> None:
+    start = time.monotonic()
+    cells = [code_cell(SLOW[name]), *lesson_cells("04")]
+    result, _ = found(write(tmp_path / "a.ipynb", cells))
+    assert result.extracted.target == source("04.2")
+    assert time.monotonic() - start < 10
+
+
+def test_what_takes_too_long_to_read_is_given_up() -> None:
+    start = time.monotonic()
+    with pytest.raises(TooSlow, match="longer than 0"), at_most(0.2):
+        while True:
+            pass
+    assert time.monotonic() - start < 5

@@ -93,8 +93,11 @@ def definitions(cells: Iterable[str], notes: list[str] | None = None) -> dict[st
             continue
         lines = [line + "\n" for line in text.split("\n")]  # as ast counts them
         for node in body:
-            for name, definition in bound_names(node, lines):
-                found[name] = definition
+            try:
+                found.update(bound_names(node, lines))
+            except (ValueError, RecursionError) as error:  # a number or a nesting without end
+                if notes is not None:
+                    notes.append(f"line {node.lineno} of cell {number} was left out: {error}")
     return found
 
 
@@ -114,10 +117,11 @@ def bound_names(node: ast.stmt, lines: list[str]) -> Iterable[tuple[str, Definit
         calls = (ast.Call, ast.Await, ast.Lambda, ast.comprehension, ast.NamedExpr)
         if not any(isinstance(part, calls) for part in ast.walk(node.value)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            assignment = Definition(node, ast.unparse(node))
             for target in targets:
                 for part in ast.walk(target):
                     if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                        yield part.id, Definition(node, ast.unparse(node))
+                        yield part.id, assignment
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,9 @@ def run(
     """
     reasons = []
     for kind in [plan.isolation] if plan.isolation else ["bubblewrap", "user"]:
+        if kind == "user" and len(items) > 1:
+            reasons.append("user: this isolation is for a container that holds one submission")
+            continue
         try:
             return kind, run_with(items, replace(plan, isolation=kind), progress)
         except SandboxError as error:

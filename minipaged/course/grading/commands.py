@@ -47,7 +47,7 @@ def limits_of(args: argparse.Namespace) -> Limits:
     seconds = max(1.0, args.time_limit)
     return Limits(
         seconds=seconds,
-        call_seconds=min(10.0, seconds),
+        call_seconds=min(15.0, seconds),
         cpu_seconds=max(2, int(seconds)),
     )
 

@@ -1,8 +1,11 @@
 """Verdicts: the notebook's own checks, run here, against definitions that run in a sandbox."""
 
+import contextlib
 import random
+import signal
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..checking import SEEDS, check_of
@@ -16,6 +19,7 @@ from .submissions import Contents, Submission
 from .view import view
 from .words import clean, masked
 
+READING_SECONDS = 20.0
 STATUSES = ("passed", "failed", "not done", "missing", "not graded")
 
 
@@ -97,7 +101,11 @@ def grade(
     seed: int | None = None,
 ) -> Grade:
     """Judge a submission's exercises, each in a process of its own."""
-    contents = submissions.read(submission)
+    try:
+        with at_most(3 * READING_SECONDS):
+            contents = submissions.read(submission)
+    except (TooSlow, MemoryError, RecursionError) as error:
+        contents = Contents(warnings=[f"it could not be read: {error or 'it is too large'}"])
     outcomes = []
     for exercise in exercises:
         outcomes.append(grade_exercise(exercise, contents, sandbox, seed))
@@ -110,6 +118,29 @@ def grade(
         warnings=[clean(warning, 300) for warning in contents.warnings[:100]],
         files=[clean(name, 200) for name in contents.files],
     )
+
+
+class TooSlow(Exception):
+    """Reading took longer than any honest submission needs."""
+
+
+@contextlib.contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise `TooSlow` in what runs longer; does nothing outside of a main thread."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise TooSlow(f"it takes longer than {seconds:g} s to read")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def grade_exercise(
@@ -127,7 +158,8 @@ def grade_exercise(
         holds=check_of(exercise.id).holds,
     )
     try:
-        found = submissions.find(exercise, contents.cells)
+        with at_most(READING_SECONDS):
+            found = submissions.find(exercise, contents.cells)
     except NotFound as error:
         outcome.because = clean(str(error), 400)
         return outcome

@@ -132,7 +132,6 @@ def environment() -> dict[str, str]:
         "LC_ALL": "C.UTF-8",
         "HOME": "/tmp",
         "PATH": "",
-        "TRITON_INTERPRET": "1",
         "CUDA_VISIBLE_DEVICES": "",
     }
 

@@ -22,6 +22,7 @@ from ..extract import Extracted, NotFound, extract, is_stub, plain_python
 
 MAX_NOTEBOOK = 20 << 20
 MAX_CODE = 400_000  # characters of all code cells of a notebook
+MAX_LINES = 10_000
 MAX_CELLS = 5_000
 MAX_FILES = 200
 SKIPPED_FOLDERS = {
@@ -60,14 +61,17 @@ class Cell:
 
     Attributes:
         place: "cell 12 of 04_block_tables.ipynb".
+        text: Python, as far as it is Python: IPython's own lines are taken out.
         exercise: the exercise's id that its metadata names, or None.
         markdown: it stands there as Markdown.
+        magics: how many lines were taken out.
     """
 
     place: str
     text: str
     exercise: str | None
     markdown: bool = False
+    magics: int = 0
 
 
 @dataclass(slots=True)
@@ -318,11 +322,20 @@ def read_notebook(file: File, warnings: list[str]) -> list[Cell]:
             odd += 1
             continue
         if cell.get("cell_type") in ("code", "markdown", "raw"):
-            found.append(Cell(place, text, exercise_of(cell), cell["cell_type"] != "code"))
+            markdown = cell["cell_type"] != "code"
+            magics = [line for line in text.split("\n") if line.lstrip().startswith(("%", "!"))]
+            if not markdown and len(magics) * len(text) > 1_000_000:
+                warnings.append(f"{place} was left out: too many lines that only IPython knows")
+                continue
+            if markdown and len(text) > 50_000:
+                continue
+            text = text if markdown else plain_python(text)
+            found.append(Cell(place, text, exercise_of(cell), markdown, len(magics)))
     if odd:
         warnings.append(f"{file.name}: {odd} cells have no form that is known")
-    if sum(len(cell.text) for cell in found if not cell.markdown) > MAX_CODE:
-        raise ValueError(f"its cells hold more than {MAX_CODE} characters of code")
+    code = [cell.text for cell in found if not cell.markdown]
+    if sum(map(len, code)) > MAX_CODE or sum(text.count("\n") for text in code) > MAX_LINES:
+        raise ValueError(f"it holds more than {MAX_CODE} characters or {MAX_LINES} lines of code")
     return found
 
 
@@ -413,8 +426,9 @@ def find(exercise: Exercise, cells: list[Cell]) -> Found:
             notes = why_unreadable(broken[-1].text)
             raise NotFound(f"the cell does not define {exercise.name}{notes}")
         raise NotFound(f"no cell defines {exercise.name}")
-    if odd := [line for line in chosen.text.split("\n") if line.lstrip().startswith(("%", "!"))]:
-        warnings.append(f"{exercise.id}: {len(odd)} lines that only IPython knows were left out")
+    if chosen.magics:
+        where = f"{exercise.id}: {chosen.magics} lines"
+        warnings.append(f"{where} that only IPython knows were left out")
     earlier = [cell.text for cell in cells if not cell.markdown and cell is not chosen]
     given = {e.name: e.module for e in catalogue().values() if e.id != exercise.id}
     extracted = extract([*earlier, chosen.text], exercise.name, given)
@@ -427,7 +441,7 @@ def defines(text: str, name: str) -> bool:
     if name not in text:
         return False
     try:
-        body = ast.parse(plain_python(text)).body
+        body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return any(isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name for n in body)
@@ -437,7 +451,7 @@ def still_stub(text: str, exercise: Exercise) -> bool:
     """Whether a cell's definition has not been worked on."""
     nodes = [
         node
-        for node in ast.parse(plain_python(text)).body
+        for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == exercise.name
     ]
     return is_stub(nodes[-1], exercise.todo)
@@ -445,10 +459,10 @@ def still_stub(text: str, exercise: Exercise) -> bool:
 
 def why_unreadable(text: str) -> str:
     """What Python says of a cell, or nothing."""
-    if text.lstrip().startswith("%%"):
-        return f": it is a {text.lstrip().split()[0]} cell"
+    if not text.strip():
+        return ": there is no Python in it"
     try:
-        ast.parse(plain_python(text))
+        ast.parse(text)
     except (SyntaxError, ValueError) as error:
         return f": it is no Python ({error})"
     except (RecursionError, MemoryError):
