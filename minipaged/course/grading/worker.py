@@ -319,6 +319,7 @@ def supervise(config: dict[str, Any], number: int, channel: socket.socket, leash
     if mode == "bubblewrap":
         if config["own_user"]:
             become(uid)
+        uid = os.getuid()
         own_namespaces()
     else:
         folder = tempfile.mkdtemp(prefix="minipaged-")
