@@ -207,6 +207,12 @@ def kernel_contenders(case: Case) -> list[Contender]:
 
     k, v = (side.transpose(1, 2).contiguous() for side in case.contiguous())
     arguments = (case.q, *case.memory, case.block_tables, case.seq_lens)
+
+    def decode(num_splits: int | None) -> torch.Tensor:
+        out = paged_decode(*arguments, num_splits=num_splits)
+        assert isinstance(out, torch.Tensor)
+        return out
+
     return [
         case.contender(
             "kernel: contiguous, a head a program",
@@ -214,10 +220,8 @@ def kernel_contenders(case: Case) -> list[Contender]:
             k.nbytes + v.nbytes,
         ),
         case.contender("kernel: through the table", lambda: paged_decode_by_head(*arguments)),
-        case.contender(
-            "kernel: grouped, not split", lambda: paged_decode(*arguments, num_splits=1)
-        ),
-        case.contender("kernel: paged_decode", lambda: paged_decode(*arguments)),
+        case.contender("kernel: grouped, not split", lambda: decode(1)),
+        case.contender("kernel: paged_decode", lambda: decode(None)),
     ]
 
 
@@ -240,7 +244,7 @@ def library_contenders(case: Case) -> list[Contender]:
     if flashinfer:
         from ..flash_attention import to_kv_indptr
 
-        num_blocks, block_size, num_kv_heads, head_dim = k_cache.shape
+        _, block_size, num_kv_heads, head_dim = k_cache.shape
         workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD")
         flat = to_kv_indptr(case.block_tables, case.seq_lens, block_size)
