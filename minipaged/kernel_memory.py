@@ -43,6 +43,7 @@ RUNNING: list[Launch] = []
 
 
 def running() -> Launch:
+    """The launch that is under way; RuntimeError outside of a kernel."""
     if not RUNNING:
         raise RuntimeError("tl's operations work inside a kernel that was launched, nowhere else")
     return RUNNING[-1]

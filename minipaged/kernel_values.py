@@ -105,6 +105,7 @@ def common_type(a: Any, b: Any, is_division: bool = False) -> DType:
 
 
 def unsupported(what: str) -> str:
+    """What is said of an operation outside the subset."""
     return f"{what} is no part of the subset of triton.language that the course's interpreter knows"
 
 

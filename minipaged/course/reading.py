@@ -16,7 +16,15 @@ from .extract import global_names, plain_python
 
 PACKAGE = "minipaged"
 # Files of the course that no cell runs, unless a cell or another file imports them.
-BUILD_ONLY = ("bench.py", "builder.py", "cli.py", "cutting.py", "execution.py", "reading.py")
+BUILD_ONLY = (
+    "bench.py",
+    "builder.py",
+    "cli.py",
+    "cutting.py",
+    "execution.py",
+    "installing.py",
+    "reading.py",
+)
 LEAK_LENGTH = 20  # characters of a line; shorter ones say too little
 
 _IPYTHON = {"display", "get_ipython"}
