@@ -91,9 +91,10 @@ def _memory_axis(ax: Axes, num_places: int, per_block: int) -> None:
         num_blocks = num_places // per_block
         for block in range(1, num_blocks):
             ax.axvline(block * per_block, color=FAINT, linewidth=0.6)
-        ax.set_xticks([(b + 0.5) * per_block for b in range(num_blocks)], range(num_blocks))
+        centres, names = [(b + 0.5) * per_block for b in range(num_blocks)], range(num_blocks)
     else:
-        ax.set_xticks([spot + 0.5 for spot in range(num_places)], range(num_places))
+        centres, names = [spot + 0.5 for spot in range(num_places)], range(num_places)
+    ax.set_xticks(centres, [str(name) for name in names])
     ax.tick_params(labelsize=9)
 
 
