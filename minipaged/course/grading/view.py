@@ -12,7 +12,6 @@ from functools import cache
 
 from ..cutting import Definition, cut, find_definition
 from ..exercises import ROOT, Exercise, catalogue
-from ..extract import names_used
 
 PACKAGE = ROOT / "minipaged"
 _INIT = '"""The part of the package that this exercise may see."""\n'
@@ -75,8 +74,8 @@ def roots(exercise: Exercise, texts: dict[str, str]) -> set[tuple[str, str]]:
     original = (ROOT / f"{exercise.module.replace('.', '/')}.py").read_text(encoding="utf-8")
     node = find_definition(ast.parse(original), exercise.name)
     assert node is not None
-    own = set(definitions(original))
-    found |= {(exercise.module, name) for name in names_used(node) & own}
+    own = {*definitions(original), *imports(ast.parse(original))}
+    found |= {(exercise.module, name) for name in mentioned(node) & own}
     for module in texts:
         for name in targets(exercise.lesson, module):
             found.add((module, name))
@@ -106,52 +105,74 @@ def definitions(text: str) -> dict[str, Definition]:
     return {node.name: node for node in ast.parse(text).body if isinstance(node, Definition)}
 
 
+def bound(node: ast.stmt) -> set[str]:
+    """The names that a top-level statement binds, unless it is an import."""
+    if isinstance(node, Definition):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return set()
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+
+
+def mentioned(node: ast.AST) -> set[str]:
+    """Every name in a piece of code, quoted annotations included."""
+    found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            if part.value.isidentifier():
+                found.add(part.value)
+    return found
+
+
 def reach(texts: dict[str, str], start: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """Everything that some names need, however deep: names by module."""
+    """Everything that some names need, however deep: names by module.
+
+    Statements that bind nothing, which run when a module is imported, need what they mention.
+    """
     trees = {module: ast.parse(text) for module, text in texts.items()}
-    known = {module: definitions(text) for module, text in texts.items()}
     sources = {module: imports(tree) for module, tree in trees.items()}
     kept: dict[str, set[str]] = {}
     waiting = [pair for pair in start if pair[0] in texts]
     while waiting:
         module, name = waiting.pop()
-        if name in kept.setdefault(module, set()):
+        if module not in kept:
+            kept[module] = set()
+            for node in trees[module].body:
+                if not bound(node) and not isinstance(node, ast.ImportFrom):
+                    waiting += [(module, used) for used in mentioned(node)]
+        if name in kept[module]:
             continue
         kept[module].add(name)
-        if name in known[module]:
-            waiting += [(module, used) for used in names_used(known[module][name])]
-        elif name in sources[module] and sources[module][name][0] in texts:
+        for node in trees[module].body:
+            if name in bound(node):
+                waiting += [(module, used) for used in mentioned(node)]
+        if name in sources[module] and sources[module][name][0] in texts:
             waiting.append(sources[module][name])
-        else:
-            for node in trees[module].body:  # a constant, which may need others
-                if isinstance(node, ast.Assign | ast.AnnAssign) and name in names_used(node):
-                    waiting += [(module, used) for used in names_used(node)]
     return kept
 
 
 def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
     """The names that a module imports from the package: name -> (module, name there)."""
     found = {}
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 1:
             for alias in node.names:
-                found[alias.asname or alias.name] = (
-                    f"minipaged.{node.module}",
-                    alias.name,
-                )
+                place = f"minipaged.{node.module or alias.name}"
+                found[alias.asname or alias.name] = (place, alias.name if node.module else "")
     return found
 
 
 def only(text: str, names: set[str]) -> str:
-    """A module's text without the functions and classes that are not among some names, and
+    """A module's text without the definitions and constants that are not among some names, and
     without the imports from the package that nothing needs any more."""
     lines = text.split("\n")
     for node in reversed(ast.parse(text).body):
-        if isinstance(node, Definition) and node.name not in names:
-            first = min(item.lineno for item in (node, *node.decorator_list))
+        if bound(node) and not bound(node) & names:
+            first = min(item.lineno for item in (node, *getattr(node, "decorator_list", [])))
             del lines[first - 1 : node.end_lineno]
     rest = ast.parse("\n".join(lines))
-    used = {name for node in rest.body for name in names_used(node)} | names
+    used = {name for node in rest.body for name in mentioned(node)} | names
     return _drop_aliases("\n".join(lines), lambda module, name: name in used)
 
 

@@ -322,7 +322,7 @@ def supervise(config: dict[str, Any], number: int, channel: socket.socket, leash
         uid = os.getuid()
         own_namespaces()
     else:
-        folder = tempfile.mkdtemp(prefix="minipaged-")
+        folder = tempfile.mkdtemp(prefix="minipaged-box-")
         if mode == "user":
             os.chown(folder, uid, uid)
     pid = os.fork()
