@@ -11,7 +11,7 @@ KV head's keys for itself).
 import torch
 
 from .attention import check_attention_inputs
-from .interpreter import BACKEND, tl, triton
+from .interpreter import BACKEND, interpreted, tl, triton
 from .kernel_parts import LN_2, LOG2_E
 from .paged_cache import covered_blocks
 
@@ -106,6 +106,8 @@ def flash_attention_triton(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """`flash_attention` by kernel; keys and values in one piece, or in blocks.
 
+    Tensors on a GPU are Triton's, those on the CPU the interpreter's.
+
     Args:
         k, v: as in `flash_attention`; with a block_table caches [num_blocks, block_size,
             num_kv_heads, head_dim]. Any strides.
@@ -137,8 +139,10 @@ def flash_attention_triton(
         widest = 64 if window else 128
         query_tile = 64 if q.element_size() == 2 and head_dim <= widest else 32
     block_strides = [() if block_table is not None else (0,)] * 2
+    on_cpu = BACKEND == "gpu" and q.device.type == "cpu"  # there too the interpreter records
+    kernel = interpreted(flash_forward) if on_cpu else flash_forward
     if out.numel():
-        flash_forward[(triton.cdiv(query_len, query_tile), num_query_heads)](
+        kernel[(triton.cdiv(query_len, query_tile), num_query_heads)](
             out, lse, q, k, v, block_table, query_len, seq_len,
             head_dim**-0.5 if softmax_scale is None else softmax_scale, q.stride(0), q.stride(1),
             *block_strides[0], *k.stride(), *block_strides[1], *v.stride(),
