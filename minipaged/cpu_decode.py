@@ -6,10 +6,10 @@ worth a read after the lesson. Leaves out the GPU, where a kernel does better: l
 
 import torch
 
-SCRATCH = 1 << 17  # elements copied together at a time: few enough to stay in the CPU's cache
+PIECE = 1 << 17  # numbers copied together at a time: few enough to stay in a CPU's cache
 
 
-def decode_with_scratch(
+def decode_by_pieces(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
@@ -19,8 +19,8 @@ def decode_with_scratch(
 ) -> torch.Tensor:
     """One query each of some sequences, whose blocks are copied together piece by piece.
 
-    A copy of a whole sequence would go through main memory twice more. A piece of SCRATCH elements
-    is used up while it is still in the CPU's cache, and its place is used again for the next one.
+    A copy of a whole batch would go through main memory twice more. A piece of a sequence is used
+    up while it is still in the CPU's cache, and the next one takes its place there.
 
     Args:
         q: [num_seqs, num_query_heads, head_dim].
@@ -36,31 +36,62 @@ def decode_with_scratch(
     num_seqs, num_query_heads, head_dim = q.shape
     block_size, num_kv_heads = k_cache.shape[1:3]
     group_size = num_query_heads // num_kv_heads
-    k_rows, v_rows, rows = head_rows(k_cache, v_cache, block_tables, seq_lens)
-    step = max(1, SCRATCH // k_cache[0].numel())  # blocks in a piece
-    scratch = k_rows.new_empty(step * num_kv_heads, block_size * head_dim)
-
-    def copied(source: torch.Tensor, piece: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        place = scratch[: piece.numel()]
-        torch.index_select(source, 0, piece.reshape(-1), out=place)
-        return place.view(num_kv_heads, -1, head_dim)[:, :num_tokens].float()
-
     grouped_q = (q.float() * scale).view(num_seqs, num_kv_heads, group_size, head_dim)
     out = torch.zeros_like(grouped_q)
-    for seq_idx, seq_len in enumerate(seq_lens.tolist()):
-        if seq_len == 0:
-            continue
-        pieces = rows[seq_idx, :, : -(-seq_len // block_size)].split(step, dim=1)
-        lens = [step * block_size] * (len(pieces) - 1)
-        lens.append(seq_len - sum(lens))
+    k_rows, v_rows, rows = head_rows(k_cache, v_cache, block_tables, seq_lens)
+    step = max(1, PIECE // k_cache[0].numel())  # blocks in a piece
+    pieces = cut_pieces(rows, seq_lens, block_size, step)
+    scratch = k_rows.new_empty(step * num_kv_heads, block_size * head_dim)
+    places = {}  # by number of rows: where they are copied to, and the same as tokens
+
+    def copied(source: torch.Tensor, piece: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        num_rows = len(piece)
+        if num_rows not in places:
+            place = scratch[:num_rows]
+            places[num_rows] = place, place.view(num_kv_heads, -1, head_dim)
+        place, side = places[num_rows]
+        torch.index_select(source, 0, piece, out=place)
+        return side.float() if side.shape[1] == num_tokens else side[:, :num_tokens].float()
+
+    for seq_q, seq_pieces, seq_out in zip(grouped_q.unbind(), pieces, out.unbind(), strict=True):
         scores = [
-            torch.bmm(grouped_q[seq_idx], copied(k_rows, piece, num_tokens).transpose(1, 2))
-            for piece, num_tokens in zip(pieces, lens, strict=True)
+            torch.bmm(seq_q, copied(k_rows, piece, num_tokens).transpose(1, 2))
+            for piece, num_tokens in seq_pieces
         ]
-        weights = torch.softmax(torch.cat(scores, dim=2), dim=2).split(lens, dim=2)
-        for piece, num_tokens, part in zip(pieces, lens, weights, strict=True):
-            out[seq_idx].baddbmm_(part, copied(v_rows, piece, num_tokens))
+        if not scores:
+            continue
+        joined = scores[0] if len(scores) == 1 else torch.cat(scores, dim=2)
+        weights = torch.softmax(joined, dim=2).split([part.shape[2] for part in scores], dim=2)
+        for (piece, num_tokens), part in zip(seq_pieces, weights, strict=True):
+            seq_out.baddbmm_(part, copied(v_rows, piece, num_tokens))
     return out.view(q.shape)
+
+
+def cut_pieces(
+    rows: torch.Tensor, seq_lens: torch.Tensor, block_size: int, step: int
+) -> list[list[tuple[torch.Tensor, int]]]:
+    """Cut each sequence into pieces of at most `step` blocks.
+
+    Args:
+        rows: [num_seqs, num_kv_heads, max_num_blocks], as `head_rows` gives them.
+
+    Returns:
+        For each sequence its pieces: the rows, head after head, and the tokens that they hold.
+    """
+    lens = seq_lens.tolist()
+    pieces: list[list[tuple[torch.Tensor, int]]] = [[] for _ in lens]
+    starts = torch.arange(rows.shape[2], device=rows.device) * block_size
+    covered = (starts < seq_lens[:, None])[:, None].expand(rows.shape)
+    for first in range(0, -(-max(lens, default=0) // block_size), step):
+        columns = slice(first, first + step)
+        most = step * block_size
+        tokens = [min(max(seq_len - first * block_size, 0), most) for seq_len in lens]
+        sizes = [-(-num_tokens // block_size) * rows.shape[1] for num_tokens in tokens]
+        chosen = rows[:, :, columns][covered[:, :, columns]].split(sizes)
+        for seq_pieces, piece, num_tokens in zip(pieces, chosen, tokens, strict=True):
+            if num_tokens:
+                seq_pieces.append((piece, num_tokens))
+    return pieces
 
 
 def head_rows(

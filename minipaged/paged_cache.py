@@ -17,7 +17,7 @@ import torch
 
 from .attention import attention, causal_mask, check_attention_inputs, group_heads
 from .block_table import BlockPool, BlockTable, pad_block_tables
-from .cpu_decode import decode_with_scratch
+from .cpu_decode import decode_by_pieces
 from .model import ModelConfig
 
 
@@ -182,7 +182,7 @@ def paged_attention(
     starts = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
     if starts == list(range(len(seq_lens) + 1)):
-        return decode_with_scratch(q, k_cache, v_cache, block_tables, seq_lens, scale).to(q.dtype)
+        return decode_by_pieces(q, k_cache, v_cache, block_tables, seq_lens, scale).to(q.dtype)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     decoding = []
     for seq_idx, seq_len in enumerate(seq_lens.tolist()):
@@ -195,7 +195,7 @@ def paged_attention(
             )
     if decoding:
         rows = [starts[seq_idx] for seq_idx in decoding]
-        out[rows] = decode_with_scratch(
+        out[rows] = decode_by_pieces(
             q[rows], k_cache, v_cache, block_tables[decoding], seq_lens[decoding], scale
         ).to(q.dtype)
     return out

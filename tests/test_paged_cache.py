@@ -92,12 +92,10 @@ def test_half_precision_storage_is_read_exactly(form, dtype):
     torch.testing.assert_close(batch.run(form), batch.due, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("scratch", [1, 40, 10**6])
+@pytest.mark.parametrize("piece", [1, 40, 10**6])
 @pytest.mark.parametrize("head_major", [True, False])
-def test_decode_is_the_same_in_pieces_of_any_size_and_either_layout(
-    scratch, head_major, monkeypatch
-):
-    monkeypatch.setattr(cpu_decode, "SCRATCH", scratch)
+def test_decode_is_the_same_in_pieces_of_any_size_and_either_layout(piece, head_major, monkeypatch):
+    monkeypatch.setattr(cpu_decode, "PIECE", piece)
     batch = Batch([40, 0, 3, 17, 64], [1, 1, 1, 1, 1])
     if head_major:
         for name in ("k_cache", "v_cache"):
