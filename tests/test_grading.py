@@ -1,7 +1,6 @@
 """Verdicts of the grader: the notebook's own, and none that a submission could see or make."""
 
 import importlib
-import os
 import pkgutil
 import re
 from typing import Any
@@ -26,7 +25,6 @@ BANK: list[Wrong] = [
     for module in pkgutil.iter_modules(wrong.__path__)
     for item in importlib.import_module(f"tests.wrong.{module.name}").WRONG
 ]
-ALL = os.environ.get("MINIPAGED_TEST") == "all"
 FIRST = list({item.exercise: item for item in reversed(BANK)}.values())
 
 
@@ -43,7 +41,12 @@ def test_untouched_stub_gets_none(exercise_id: str) -> None:
     assert (outcome.status, outcome.points) == ("not done", 0)
 
 
-@pytest.mark.parametrize("item", BANK if ALL else FIRST, ids=lambda i: f"{i.exercise} {i.name}")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "item" in metafunc.fixturenames:
+        bank = BANK if metafunc.config.getoption("--all") else FIRST
+        metafunc.parametrize("item", bank, ids=lambda item: f"{item.exercise} {item.name}")
+
+
 def test_grader_and_notebook_agree_on_wrong_solutions(item: Wrong) -> None:
     exercise = catalogue()[item.exercise]
     outcome = grade_exercise(exercise, contents(*item.cells()), sandbox(), seed=0)

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import random
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,16 +15,15 @@ from xml.etree import ElementTree
 import pytest
 
 from minipaged.course.exercises import catalogue
-from minipaged.course.grading import batch, feedback, results
+from minipaged.course.grading import batch, feedback, hosting, results
 from minipaged.course.grading.bench import notebook as solved_notebook
 from minipaged.course.grading.channel import SandboxError
 from minipaged.course.grading.commands import check_command, grade_command
 from minipaged.course.grading.judge import Grade, Outcome, exercises_of
 from minipaged.course.grading.submissions import Submission
-from tests.grading_tools import LIMITS, code_cell, lesson_cells, sandbox, stub, write
+from tests.grading_tools import LIMITS, _sandbox, code_cell, lesson_cells, sandbox, stub, write
 from tests.test_grading_forged import FORGED
 
-ALL = os.environ.get("MINIPAGED_TEST") == "all"
 ID = "04.2"
 QUICK = [
     name
@@ -61,9 +62,9 @@ def points(entry: dict[str, Any]) -> dict[str, int]:
     return {e["id"]: e["points"] for e in entry["exercises"]}
 
 
-@pytest.mark.parametrize("number", [300 if ALL else 12])
-def test_a_mixed_batch_is_graded_right(number: int, tmp_path: Path) -> None:
+def test_a_mixed_batch_is_graded_right(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     sandbox()
+    number = 300 if request.config.getoption("--all") else 12
     folder, out = tmp_path / "class", tmp_path / "out"
     folder.mkdir()
     due = dict(hand_in(folder, idx, random.Random(idx)) for idx in range(number))
@@ -271,3 +272,35 @@ def test_file_names_of_students_are_safe_and_differ() -> None:
     assert len(set(keys)) == len(names)
     assert all(key and "/" not in key and not key.startswith(".") for key in keys)
     assert max(map(len, keys)) < 80
+
+
+def test_gradescopes_zip_grades_a_submission(tmp_path: Path) -> None:
+    path = tmp_path / "autograder.zip"
+    assert hosting.main(["gradescope", str(path), "--lesson", "4"]) == 0
+    source, submission = tmp_path / "source", tmp_path / "submission"
+    with zipfile.ZipFile(path) as archive:
+        modes = {info.filename: info.external_attr >> 16 for info in archive.infolist()}
+        archive.extractall(source)
+    assert modes["setup.sh"] & 0o111
+    assert modes["run_autograder"] & 0o111
+    for script in ("setup.sh", "run_autograder"):
+        subprocess.run(["bash", "-n", str(source / script)], check=True)
+    write(submission / "whatever name.ipynb", lesson_cells("04"))
+    (tmp_path / "results").mkdir()
+    script = (source / "run_autograder").read_text().replace("/autograder/", f"{tmp_path}/")
+    script = script.replace(f"{tmp_path}/venv/bin/python", sys.executable)
+    if isinstance(_sandbox(), str):
+        script = script.replace("--single", "--single --no-sandbox")
+    environment = {**os.environ, "PYTHONPATH": ""}
+    subprocess.run(["bash", "-c", script], check=True, env=environment, cwd=tmp_path)
+    found = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert found["score"] == sum(exercise.points for exercise in exercises_of(["04"]))
+
+
+def test_the_workflow_is_yaml_that_runs_the_command(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    path = tmp_path / "grade.yml"
+    assert hosting.main(["workflow", str(path), "--lesson", "04", "--course", "a/b"]) == 0
+    steps = yaml.safe_load(path.read_text())["jobs"]["grade"]["steps"]
+    assert any("cli grade submission --single" in step.get("run", "") for step in steps)
+    assert any(step.get("with", {}).get("repository") == "a/b" for step in steps)

@@ -4,11 +4,12 @@ import socket
 import subprocess
 import textwrap
 import time
+from dataclasses import replace
 
 import pytest
 
 from minipaged.course.exercises import ROOT
-from tests.grading_tools import judged, sandbox, source
+from tests.grading_tools import LIMITS, judged, sandbox, source
 
 SLOT = "def slot_of(block_ids: list[int], token_idx: int, block_size: int) -> int:\n"
 
@@ -276,6 +277,12 @@ FORGED = {
 
 
 STUBS = ("the answer from the package", "the answer from the package's file")  # all they find
+
+
+@pytest.fixture(autouse=True)
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What never ends is waited for a short while; what is right takes a tenth of it."""
+    monkeypatch.setattr(sandbox(), "limits", replace(LIMITS, call_seconds=1.5))
 
 
 @pytest.mark.parametrize("name", FORGED)

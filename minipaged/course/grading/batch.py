@@ -27,7 +27,7 @@ from . import feedback, results, submissions
 from .channel import Limits, SandboxError
 from .judge import Grade, Outcome, grade
 from .results import Record
-from .sandbox import Sandbox
+from .sandbox import Sandbox, why_not
 from .submissions import Submission
 from .words import clean
 
@@ -119,6 +119,9 @@ def run(
     for kind in [plan.isolation] if plan.isolation else ["bubblewrap", "user"]:
         if kind == "user" and len(items) > 1:
             reasons.append("user: this isolation is for a container that holds one submission")
+            continue
+        if why := why_not(kind):
+            reasons.append(why)
             continue
         try:
             return kind, run_with(items, replace(plan, isolation=kind), progress)

@@ -65,6 +65,9 @@ def grade_command(argv: Sequence[str] | None = None) -> int:
         metavar="NN",
         help="only this one; may stand several times",
     )
+    parser.add_argument(
+        "--single", action="store_true", help="each path is one submission, whatever it holds"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--format", default="json,csv", help=f"of {','.join(FORMATS)}")
     parser.add_argument("--quiet", action="store_true", help="no progress and no table")
@@ -79,7 +82,7 @@ def grade_command(argv: Sequence[str] | None = None) -> int:
     try:
         lessons = None if not args.lesson else [n for one in args.lesson for n in one.split(",")]
         exercises = exercises_of(lessons)
-        items = submissions.find_submissions(args.submission)
+        items = submissions.find_submissions(args.submission, args.single)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if not items:

@@ -124,6 +124,15 @@ def bubblewrap_command() -> list[str]:
     return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
 
 
+def why_not(kind: str) -> str | None:
+    """Why a kind of isolation can't be had here, as far as that shows without trying."""
+    if kind == "bubblewrap" and not (sys.platform == "linux" and shutil.which("bwrap")):
+        return "bubblewrap: the program bwrap is not installed, or this is not Linux"
+    if kind == "user" and (sys.platform != "linux" or os.geteuid() != 0):
+        return "user: this isolation needs Linux and root"
+    return None
+
+
 def environment() -> dict[str, str]:
     """All of the environment that there is inside."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -164,10 +173,8 @@ class Sandbox:
 
     def start(self) -> None:
         """Start the parent and wait until torch is there."""
-        if self.kind == "bubblewrap" and not (sys.platform == "linux" and shutil.which("bwrap")):
-            raise SandboxError("bubblewrap (bwrap) is not installed, or this is not Linux")
-        if self.kind == "user" and (sys.platform != "linux" or os.geteuid() != 0):
-            raise SandboxError("this isolation needs Linux and root")
+        if why := why_not(self.kind):
+            raise SandboxError(why)
         ours, theirs = socket.socketpair()
         inside = self.kind == "bubblewrap"
         config = {

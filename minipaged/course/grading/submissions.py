@@ -94,11 +94,14 @@ class Contents:
 # --- which submissions there are -----------------------------------------------------------------
 
 
-def find_submissions(paths: list[Path]) -> list[Submission]:
+def find_submissions(paths: list[Path], single: bool = False) -> list[Submission]:
     """The submissions that some paths mean, each with a name of its own.
 
-    A folder is one student's if it holds notebooks of lessons and no folders or zips that hold
-    some; else each folder, zip and notebook in it is a student's.
+    A folder is one student's if it holds nothing but notebooks of lessons; else each folder, zip
+    and notebook in it is a student's.
+
+    Args:
+        single: every path is one student's.
 
     Raises:
         FileNotFoundError: naming a path that is not there.
@@ -107,11 +110,11 @@ def find_submissions(paths: list[Path]) -> list[Submission]:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}")
-        if path.is_dir() and not is_one_students(path):
+        if path.is_dir() and not single and not is_one_students(path):
             entries = sorted(path.iterdir(), key=lambda entry: entry.name)
             found += [Submission(name_of(e), e) for e in entries if may_be_submission(e)]
         else:
-            found.append(Submission(name_of(path.resolve() if path.name == "" else path), path))
+            found.append(Submission(name_of(path), path))
     seen: dict[str, int] = {}
     unique = []
     for item in found:
@@ -135,14 +138,13 @@ def may_be_submission(path: Path) -> bool:
 
 
 def is_one_students(folder: Path) -> bool:
-    """Whether a folder is one student's: its notebooks are lessons, no two of the same."""
+    """Whether a folder is one student's: it has notebooks, each named as lessons are."""
     entries = [entry for entry in folder.iterdir() if may_be_submission(entry)]
     notebooks = [entry for entry in entries if entry.suffix.lower() == ".ipynb"]
     if any(entry.suffix.lower() == ".zip" for entry in entries):
         return False
-    lessons = [entry.name for entry in notebooks if re.match(r"\d\d[_-]", entry.name)]
     if notebooks:
-        return len(lessons) == len(notebooks)
+        return all(re.match(r"\d\d[_-]", entry.name) for entry in notebooks)
     return not entries
 
 
