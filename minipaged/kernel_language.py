@@ -168,11 +168,11 @@ class Language:
         dtype = common_type(a, b)
         return Value(torch.fmin(as_tensor(a, dtype), as_tensor(b, dtype)), dtype)
 
-    def where(self, condition: Value, a: Any, b: Any) -> Value:
+    def where(self, condition: Any, a: Any, b: Any) -> Value:
+        """Choose element by element; a sum whose loop never ran is still one of Python's numbers."""
         dtype = common_type(a, b)
-        return Value(
-            torch.where(condition.data.bool(), as_tensor(a, dtype), as_tensor(b, dtype)), dtype
-        )
+        chosen = as_tensor(condition, INT1).bool()
+        return Value(torch.where(chosen, as_tensor(a, dtype), as_tensor(b, dtype)), dtype)
 
     def max(self, x: Value, axis: int | None = None) -> Value:
         """The largest along an axis, or of all; NaN is passed over, as on a GPU."""

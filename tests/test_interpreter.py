@@ -437,6 +437,21 @@ def test_asking_for_tritons_interpreter_too_late_is_an_error_that_says_so():
 
 
 @triton.jit
+def share_of_a_sum(out_ptr, n):
+    total = 0.0
+    for _ in range(n):
+        total += 2.0
+    tl.store(out_ptr, tl.where(total > 0, 1 / tl.maximum(total, 1.0), -1.0))
+
+
+def test_a_condition_may_be_about_a_sum_whose_loop_never_ran():
+    out = torch.zeros(1)
+    for n, due in ((2, 0.25), (0, -1.0)):
+        share_of_a_sum[(1,)](out, n)
+        assert out.item() == due
+
+
+@triton.jit
 def changes_type(out_ptr, n):
     total = 0
     for _ in range(n):
