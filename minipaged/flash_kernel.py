@@ -12,6 +12,7 @@ import torch
 
 from .attention import check_attention_inputs
 from .interpreter import BACKEND, interpreted, tl, triton
+from .kernel_memory import RECORDS
 from .kernel_parts import LN_2, LOG2_E
 from .paged_cache import covered_blocks
 
@@ -106,7 +107,7 @@ def flash_attention_triton(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """`flash_attention` by kernel; keys and values in one piece, or in blocks.
 
-    Tensors on a GPU are Triton's, those on the CPU the interpreter's.
+    Tensors on a GPU are Triton's, those on the CPU an interpreter's.
 
     Args:
         k, v: as in `flash_attention`; with a block_table caches [num_blocks, block_size,
@@ -139,8 +140,9 @@ def flash_attention_triton(
         widest = 64 if window else 128
         query_tile = 64 if q.element_size() == 2 and head_dim <= widest else 32
     block_strides = [() if block_table is not None else (0,)] * 2
-    on_cpu = BACKEND == "gpu" and q.device.type == "cpu"  # there too the interpreter records
-    kernel = interpreted(flash_forward) if on_cpu else flash_forward
+    # the course's own interpreter, also where Triton's would run: it alone keeps a record
+    own = q.device.type == "cpu" and (BACKEND == "gpu" or RECORDS)
+    kernel = interpreted(flash_forward) if own else flash_forward
     if out.numel():
         kernel[(triton.cdiv(query_len, query_tile), num_query_heads)](
             out, lse, q, k, v, block_table, query_len, seq_len,

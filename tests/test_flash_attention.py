@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from minipaged import flash_kernel
 from minipaged.attention import attention
 from minipaged.course.exercises import ROOT
+from minipaged.course.flash_demos import FourWays, counting
 from minipaged.flash_attention import (
     absorb_tile,
     flash_attention,
@@ -289,6 +290,26 @@ def test_key_tiles_are_exactly_those_that_hold_a_visible_key(data):
         assert key_tiles(idx, query_len, seq_len, query_tile, key_tile, causal, window) == due
 
 
+def test_counting_sees_the_three_operations_of_standard_attention():
+    q, k, v = torch.zeros(3, 128, 64)
+    with counting() as counted:
+        torch.softmax(q @ k.T, dim=-1) @ v
+    assert [name for name, *_ in counted.operations] == ["mm", "softmax", "mm"]
+    assert counted.num_bytes == hbm_traffic(128, 128, 64, 64, 64, element_size=4)[0]
+    assert counted.peak_bytes == 2 * 128 * 128 * 4
+
+
+@pytest.mark.parametrize("query_len", [None, 1])
+def test_four_ways_agree_and_only_the_place_decides_what_is_reserved(query_len):
+    ways = FourWays((20, 7), max_seq_len=64)
+    moved = ways.table(query_len)
+    assert len(moved) == 4 and min(moved.values()) > 0
+    assert ways.reserved["paged"] < ways.reserved["contiguous"]
+    flash = moved["flash", "contiguous"], moved["flash", "paged"]
+    assert flash[0] < flash[1] < moved["naive", "paged"]
+    assert moved["naive", "contiguous"] < moved["naive", "paged"]
+
+
 # --- FlashInfer's form ---------------------------------------------------------------------------
 
 
@@ -366,7 +387,7 @@ WITH_TRITON = """
 import os, torch
 os.environ["TRITON_INTERPRET"] = "1"
 from minipaged.flash_attention import flash_attention, flash_attention_triton
-from minipaged.interpreter import BACKEND
+from minipaged.interpreter import BACKEND, recording
 assert BACKEND == "triton interpreter"
 for dtype, window in ((torch.float32, None), (torch.bfloat16, 9)):
     torch.manual_seed(0)
@@ -380,6 +401,10 @@ for dtype, window in ((torch.float32, None), (torch.bfloat16, 9)):
         q, cache_k, cache_v, None, True, window, table, 40, query_tile=16, key_tile=16
     )
     torch.testing.assert_close(paged, out)
+    with recording() as record:  # by the course's own interpreter, which alone keeps a record
+        again = flash_attention_triton(q, k, v, window=window, query_tile=16, key_tile=16)
+    torch.testing.assert_close(again, out, atol=8e-3, rtol=1e-2)
+    assert record.num_programs == 6 and record.num_bytes("k_ptr") > 0
 print("equal")
 """
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minipaged.attention import attention
 from minipaged.flash_attention import flash_attention_triton
-from minipaged.interpreter import BACKEND, recording
+from minipaged.interpreter import recording
 from minipaged.paged_cache import gather_kv
 
 # --- what PyTorch's operations move --------------------------------------------------------------
@@ -234,10 +234,6 @@ class FourWays:
                         k, v = gather_kv(self.cache[0], self.cache[1], table, seq_len)
                     outs.append(attention(q, k, v))
                 moved += counted.num_bytes
-            elif BACKEND == "triton interpreter":
-                raise RuntimeError(
-                    "Triton's own interpreter counts nothing: unset TRITON_INTERPRET"
-                )
             else:
                 with recording() as record:
                     if where == "paged":
@@ -333,7 +329,7 @@ def flex_padded(q: torch.Tensor, *batch: torch.Tensor) -> torch.Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
     k, v, _ = padded(*batch)
-    lens = batch[2]
+    lens = batch[3]
 
     def cut(
         score: torch.Tensor, seq: torch.Tensor, head: Any, query: Any, key: torch.Tensor

@@ -44,6 +44,8 @@ def check_absorb_tile(subject: Subject, draw: Draw) -> None:
         tiles = list(draw_tiles(draw, kind, rows, tile))
         if kind in ("rising", "falling"):
             q = q.abs()  # with positive keys, their size orders the scores
+        if kind == "large":
+            q = (4 * q).round() / 4  # with whole-numbered keys, scores are exact at any size
         top = torch.full(q.shape[:3], -INF)
         state: State = (top, torch.zeros_like(top), torch.zeros_like(q))
         for idx, (k, v, allowed) in enumerate(tiles):
@@ -86,7 +88,7 @@ def draw_tiles(
         if kind in ("rising", "falling"):
             k = k.abs() * (idx + 1 if kind == "rising" else 3 - idx)
         if kind == "large":
-            k *= 60
+            k = (60 * k).round()
         if kind in ("masked", "blind"):
             allowed = draw.tensor(rows, tile) > 0.3
             allowed[:, draw.randrange(tile)] = True
@@ -172,13 +174,13 @@ def absorb_mistake(saw: torch.Tensor, whole: tuple, arguments: tuple, part: int)
         ("nothing was subtracted from the scores: without the largest score taken off, exp "
          "overflows.", folded(base=0 * one, shrink_total=one, shrink_mixed=one)),
     ]  # fmt: skip
+    if part == 0 and close(saw, base):
+        return "The top of a row that has seen no key is -inf still, not the 0 that exp was given."
     wrong = [(text, state) for text, state in known if not close(state[part], right[part])]
     fits = [text for text, state in wrong if all(map(close, whole, state))]
     fits += [text for text, state in wrong if close(saw, state[part])]
     if fits:
         return fits[0][0].upper() + fits[0][1:]
-    if part == 0 and bool(((new_top == -INF) & (saw == 0)).any()):
-        return "The top of a row that has seen no key is -inf still, not the 0 that exp was given."
     if bool((new_top == -INF).any()) and bool(saw.isnan().any()):
         return "A row that has seen no key has top -inf, and -inf - -inf is NaN: subtract 0 there."
     if not bool(saw.isfinite().all()):
@@ -578,13 +580,14 @@ def indices_mistake(saw: torch.Tensor, tables: torch.Tensor, due: torch.Tensor) 
 
 def last_page_mistake(saw: torch.Tensor, lens: list[int], block_size: int) -> str:
     """What wrong counts of the last block come from."""
-    for value, seq_len in zip(saw.flatten().tolist(), lens, strict=False):
+    values = saw.flatten().tolist()
+    if values == [-seq_len % block_size for seq_len in lens]:
+        return "The tokens in the last block are due, and this counts its empty slots."
+    for value, seq_len in zip(values, lens, strict=False):
         if seq_len == 0 and value != 0:
             return "A row of length 0 has no last block: 0 tokens."
         if seq_len and value == 0:
             return "A last block that is full holds block_size tokens, not 0."
-        if seq_len and value == -seq_len % block_size != seq_len % block_size:
-            return "The tokens in the last block are due, and this counts its empty slots."
         if value == seq_len > block_size:
             return "Only the last block's tokens are due, not all of the row's."
     return "seq_len, less the tokens of the full blocks before the last one."

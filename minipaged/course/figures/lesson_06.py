@@ -168,7 +168,7 @@ def roofline(
                 continue
             colour = (ORANGE, PURPLE, BLUE, GREEN)[idx % 4]
             ax.plot([intensity], [y / unit], "o", color=colour, markersize=8)
-            on_slope = intensity < ridge
+            on_slope = intensity < ridge and y > 0.99 * roof  # else below the roof
             ax.annotate(
                 f"{label}: {y / unit:,.3g}", (intensity, y / unit),
                 xytext=(-8, 5) if on_slope else (9, -5), textcoords="offset points",
