@@ -323,3 +323,11 @@ def test_names_that_only_a_demonstration_gives_fail_and_say_so() -> None:
     assert outcome.status == "failed"
     assert "undefined_name" in outcome.saw
     assert given("04.2")
+
+
+def test_an_import_of_what_may_not_be_used_says_so() -> None:
+    cell = "from minipaged.paged_cache import paged_attention\n"
+    text = "def slot_of(a, b, c):\n    return paged_attention"
+    outcome = judged("04.2", cell, text)
+    assert outcome.status == "failed"
+    assert "may not use" in outcome.because

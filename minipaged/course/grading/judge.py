@@ -12,6 +12,7 @@ from ..checking import SEEDS, check_of
 from ..checking import judge as run_check
 from ..exercises import Exercise, catalogue
 from ..extract import NotFound
+from ..subject import Error
 from . import submissions
 from .channel import Channel, Job, Lost, RemoteSubject, SandboxError
 from .sandbox import Sandbox
@@ -215,7 +216,7 @@ def judge_job(exercise: Exercise, job: Job, sandbox: Sandbox, outcome: Outcome) 
             outcome.what = "running your definition alone, with what it needs"
             outcome.full = f"{outcome.what}: {text}"
             outcome.saw = masked(text)
-            outcome.because = "Your cell uses something that no cell defines by an import, def, class or constant."
+            outcome.because = not_loaded_because(channel.loaded)
             return
         seeds: list[int] = []
         subjects = Subjects(channel, seeds)
@@ -239,6 +240,16 @@ def judge_job(exercise: Exercise, job: Job, sandbox: Sandbox, outcome: Outcome) 
             outcome.full = clean(str(failure), 2000)
     if outcome.status == "passed":
         outcome.points = outcome.max_points
+
+
+def not_loaded_because(error: Error) -> str:
+    """What a learner is told whose definition did not even load."""
+    if error.kind in ("ImportError", "ModuleNotFoundError") and "minipaged" in error.text:
+        return (
+            "Your definition imports something of the package that this exercise may not use: the "
+            "answers of this and later exercises are not there."
+        )
+    return "Your cell uses something that no cell defines by an import, def, class or constant."
 
 
 def lost_because(why: str) -> str:

@@ -1,7 +1,7 @@
 """What a submission may see of the package while one exercise is judged.
 
 The modules of earlier lessons stand there whole. Of the same lesson there is what the exercises
-before this one hold and need, and what the lesson gives to this one. The exercise's own object and
+before this one hold and need, and what the lesson's cells use before this one. The exercise's own object and
 all later ones are stubs, as in the lesson; later modules are not there.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 
 from ..cutting import Definition, cut, find_definition
-from ..exercises import ROOT, Exercise, catalogue
+from ..exercises import ROOT, Exercise, catalogue, read_lesson
+from ..extract import plain_python
 
 PACKAGE = ROOT / "minipaged"
 _INIT = '"""The part of the package that this exercise may see."""\n'
@@ -79,9 +80,7 @@ def roots(exercise: Exercise, texts: dict[str, str]) -> set[tuple[str, str]]:
     for module in texts:
         for name in targets(exercise.lesson, module):
             found.add((module, name))
-    before = exercise.file.read_text(encoding="utf-8").split("\n")[: exercise.line]
-    found |= imported("\n".join(before))
-    return found
+    return found | used_before(exercise)
 
 
 def targets(lesson: str, module: str) -> set[str]:
@@ -91,13 +90,19 @@ def targets(lesson: str, module: str) -> set[str]:
     return set(re.findall(rf'"{re.escape(module)}:(\w+)', text))
 
 
-def imported(text: str) -> set[tuple[str, str]]:
-    """What a lesson's text imports of the package, line by line: (module, name) pairs."""
-    found = set()
-    lines = re.compile(r"^from (minipaged\.\w+) import (\([^)]+\)|.+)$", re.MULTILINE)
-    for module, names in lines.findall(text):
-        found |= {(module, name) for name in re.findall(r"\w+", names)}
-    return found
+def used_before(exercise: Exercise) -> set[tuple[str, str]]:
+    """What the lesson's own cells import of the package and use before an exercise."""
+    found: set[tuple[str, str, str]] = set()
+    used: set[str] = set()
+    for fence in read_lesson(exercise.file).fences:
+        if fence.line >= exercise.line:
+            break
+        for node in ast.parse(plain_python(fence.code)).body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minipaged."):
+                found |= {(node.module or "", a.name, a.asname or a.name) for a in node.names}
+            else:
+                used |= mentioned(node)
+    return {(module, name) for module, name, local in found if local in used}
 
 
 def definitions(text: str) -> dict[str, Definition]:
