@@ -56,6 +56,11 @@ class Counter(TorchDispatchMode):
         self.counted = counted
         self.alive: dict[StorageWeakRef, int] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to skip it, PyTorch would import its whole compiler first, which takes seconds."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         made = tensors_of(out)
