@@ -221,7 +221,7 @@ def test_view_holds_earlier_lessons_whole_and_no_later_module(exercise_id: str) 
         assert source(earlier) in text
 
 
-@pytest.mark.parametrize("exercise_id", EXERCISES)
+@pytest.mark.parametrize("exercise_id", {e[:2]: e for e in EXERCISES}.values())
 def test_every_module_of_a_view_can_be_imported(exercise_id: str) -> None:
     modules = [path.removesuffix(".py").replace("/", ".") for path in view(exercise_id)]
     lines = [f"import {m}" for m in modules if not m.endswith("__init__")]

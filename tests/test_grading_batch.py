@@ -110,12 +110,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert "1 of 2 stand from an earlier run" in said.getvalue()
     assert next(entry["exercises"][0]["seed"] for entry in records) == first["exercises"][0]["seed"]
     assert [entry["student"] for entry in records] == ["ada", "bob"]
-    write(folder / "ada" / "04_a.ipynb", lesson_cells("04", e04_2=stub(ID)))
-    said = io.StringIO()
-    _, records = batch.run(items, plan, said)
-    assert "1 of 2 stand" in said.getvalue()
-    assert points(records[0])[ID] == 0
+    assert batch.resumed(items[0], plan) == records[0]
     assert batch.resumed(items[0], batch.replace(plan, seed=3)) is None
+    write(folder / "ada" / "04_a.ipynb", lesson_cells("04", e04_2=stub(ID)))
+    assert batch.resumed(items[0], plan) is None
 
 
 def test_a_half_written_result_is_made_again(tmp_path: Path) -> None:
@@ -157,8 +155,9 @@ def test_without_a_sandbox_results_are_not_official(tmp_path: Path) -> None:
     assert "not official" in json.loads((out / "gradescope" / "ada.json").read_text())["output"]
 
 
-def test_a_judge_that_dies_costs_only_its_submission(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_judge_that_dies_or_hangs_costs_only_its_submission(
+    hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds = iter(["lost", "lost"])
     made: list[Any] = []
@@ -192,10 +191,20 @@ def test_a_judge_that_dies_costs_only_its_submission(
 
     def start(plan: batch.Plan) -> batch.Judge:
         made.append(Pipe())
-        return batch.Judge(Process(), made[-1], due=1e18)
+        return batch.Judge(Process(), made[-1], due=clock[0] + 180)
 
     monkeypatch.setattr(batch, "start_judge", start)
-    monkeypatch.setattr(batch.multiprocessing.connection, "wait", lambda pipes, timeout: pipes)
+
+    def wait(pipes: list[Pipe], timeout: float) -> list[Pipe]:
+        for judge_pipe in pipes:
+            if hangs and judge_pipe.sent and judge_pipe.sent[0].student == "eve":
+                clock[0] += 1e9
+                return []
+        return pipes
+
+    clock = [0.0]
+    monkeypatch.setattr(batch.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(batch.multiprocessing.connection, "wait", wait)
     done: dict[str, Any] = {}
     plan = batch.Plan(exercises_of(["04"]), tmp_path, "bubblewrap", 1)
     waiting = batch.deque(Submission(name, tmp_path) for name in ("ada", "eve", "bob"))

@@ -25,7 +25,7 @@ from ..exercises import Exercise, catalogue
 from ..mine import write_atomically
 from . import feedback, results, submissions
 from .channel import Limits, SandboxError
-from .judge import Grade, Outcome, grade
+from .judge import READING_SECONDS, Grade, Outcome, TooSlow, at_most, grade
 from .results import Record
 from .sandbox import Sandbox, why_not
 from .submissions import Submission
@@ -92,12 +92,7 @@ def work(
         while True:
             submission = pipe.recv()
             try:
-                pipe.send(
-                    (
-                        "done",
-                        results.record(grade(submission, exercises, sandbox, seed)),
-                    )
-                )
+                pipe.send(("done", results.record(grade(submission, exercises, sandbox, seed))))
             except (EOFError, BrokenPipeError):
                 raise
             except Exception as error:  # a fault of ours must not cost another submission
@@ -186,8 +181,9 @@ def resumed(item: Submission, plan: Plan) -> Record | None:
         entry = json.loads(path.read_text(encoding="utf-8"))
         if entry.pop("stamp") != stamp(plan) or results.not_graded(entry):
             return None
-        return entry if entry["digest"] == submissions.read(item).digest else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        with at_most(READING_SECONDS):
+            return entry if entry["digest"] == submissions.digest(item) else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, TooSlow):
         return None
 
 
@@ -285,13 +281,7 @@ def given_up(item: Submission, plan: Plan, why: str) -> Record:
         Outcome(e.id, e.title, e.name, "not graded", 0, e.points, because=clean(why, 300))
         for e in plan.exercises
     ]
-    found = Grade(
-        clean(item.student, 200),
-        clean(str(item.path)),
-        "",
-        isolation_of(plan),
-        outcomes,
-    )
+    found = Grade(clean(item.student, 200), clean(str(item.path)), "", isolation_of(plan), outcomes)
     return results.record(replace(found, warnings=[clean(f"not graded: {why}", 300)]))
 
 

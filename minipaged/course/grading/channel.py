@@ -85,12 +85,7 @@ class Channel:
         self.loaded: Error | None = None
         self.broken: str | None = None
         self.fault: str | None = None
-        header = {
-            "name": job.name,
-            "source": job.source,
-            "view": job.view,
-            "data": data,
-        }
+        header = {"name": job.name, "source": job.source, "view": job.view, "data": data}
         try:
             reply, _ = self.exchange(header, [])
         except BaseException:
@@ -254,14 +249,7 @@ def inspect_tree(tree: Any, blobs: list[bytes]) -> None:
                     if type(pair) is not list or len(pair) != 2:
                         raise ValueError("no dict")
                     waiting += [(part, depth + 1) for part in pair]
-            case [
-                "tensor",
-                int(idx),
-                str(dtype),
-                list(shape),
-                list(stride),
-                int(offset),
-            ]:
+            case ["tensor", int(idx), str(dtype), list(shape), list(stride), int(offset)]:
                 elements += inspect_tensor(idx, dtype, shape, stride, offset, blobs)
                 if elements > MAX_ELEMENTS:
                     raise ValueError("tensors too large")

@@ -28,17 +28,11 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     """The options that both commands have."""
     parser.add_argument("--isolation", choices=KINDS[:2], help="default: the best that works")
     parser.add_argument(
-        "--no-sandbox",
-        action="store_true",
-        help="run learners' code as you; never official",
+        "--no-sandbox", action="store_true", help="run learners' code as you; never official"
     )
     parser.add_argument("--seed", type=int, help="draw the same inputs as a result that has it")
     parser.add_argument(
-        "--time-limit",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="seconds an exercise (60)",
+        "--time-limit", type=float, default=60.0, metavar="S", help="seconds an exercise (60)"
     )
 
 
@@ -46,9 +40,7 @@ def limits_of(args: argparse.Namespace) -> Limits:
     """The limits that the options mean."""
     seconds = max(1.0, args.time_limit)
     return Limits(
-        seconds=seconds,
-        call_seconds=min(15.0, seconds),
-        cpu_seconds=max(2, int(seconds)),
+        seconds=seconds, call_seconds=min(15.0, seconds), cpu_seconds=max(2, int(seconds))
     )
 
 
@@ -60,10 +52,7 @@ def grade_command(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("submission", nargs="+", type=Path, help="notebook, folder or zip")
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     parser.add_argument(
-        "--lesson",
-        action="append",
-        metavar="NN",
-        help="only this one; may stand several times",
+        "--lesson", action="append", metavar="NN", help="only this one; may stand several times"
     )
     parser.add_argument(
         "--single", action="store_true", help="each path is one submission, whatever it holds"
@@ -121,13 +110,7 @@ def grade_command(argv: Sequence[str] | None = None) -> int:
 
 def table(records: list[Record], exercises: list[Exercise]) -> str:
     """Marks by student and exercise, in columns."""
-    marks = {
-        "passed": "+",
-        "failed": "-",
-        "not done": ".",
-        "missing": " ",
-        "not graded": "?",
-    }
+    marks = {"passed": "+", "failed": "-", "not done": ".", "missing": " ", "not graded": "?"}
     width = min(40, max([len("student"), *(len(entry["student"]) for entry in records)]))
     lines = []
     lessons = sorted({exercise.lesson for exercise in exercises})

@@ -96,10 +96,7 @@ def exercises_of(lessons: Iterable[str] | None) -> list[Exercise]:
 
 
 def grade(
-    submission: Submission,
-    exercises: list[Exercise],
-    sandbox: Sandbox,
-    seed: int | None = None,
+    submission: Submission, exercises: list[Exercise], sandbox: Sandbox, seed: int | None = None
 ) -> Grade:
     """Judge a submission's exercises, each in a process of its own."""
     try:
@@ -174,9 +171,7 @@ def grade_exercise(
         return outcome
     outcome.seed = random.SystemRandom().getrandbits(48) if seed is None else seed
     job = Job(
-        f"exercise_{exercise.id.replace('.', '_')}",
-        found.extracted.source,
-        view(exercise.id),
+        f"exercise_{exercise.id.replace('.', '_')}", found.extracted.source, view(exercise.id)
     )
     for attempt in (1, 2):
         try:

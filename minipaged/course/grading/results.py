@@ -185,10 +185,7 @@ def as_gradescope(entry: Record) -> Record:
         "output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "extra_data": {
-            "isolation": entry["isolation"],
-            "max_score": entry["max_score"],
-        },
+        "extra_data": {"isolation": entry["isolation"], "max_score": entry["max_score"]},
         "tests": [
             {
                 "name": f"{e['id']} {e['title']} ({e['name']})",

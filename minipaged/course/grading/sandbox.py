@@ -87,11 +87,7 @@ def python_binds() -> list[str]:
         if not path.startswith(("/lib/", "/usr/lib/")):
             binds += ["--ro-bind", path, path]
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for place in (
-        os.path.join(base, "lib", version),
-        "/usr/lib/python3",
-        f"/usr/lib/{version}",
-    ):
+    for place in (os.path.join(base, "lib", version), "/usr/lib/python3", f"/usr/lib/{version}"):
         for name in ("site-packages", "dist-packages"):
             if os.path.isdir(os.path.join(place, name)):
                 binds += ["--tmpfs", os.path.join(place, name)]
@@ -187,20 +183,10 @@ class Sandbox:
             "limits": asdict(self.limits),
         }
         worker = "/course/worker.py" if inside else str(HERE / "worker.py")
-        python = [
-            os.path.realpath(sys.executable) if inside else sys.executable,
-            "-I",
-            "-S",
-            "-B",
-        ]
+        python = [os.path.realpath(sys.executable) if inside else sys.executable, "-I", "-S", "-B"]
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the process
         self.process = subprocess.Popen(
-            [
-                *(bubblewrap_command() if inside else []),
-                *python,
-                worker,
-                json.dumps(config),
-            ],
+            [*(bubblewrap_command() if inside else []), *python, worker, json.dumps(config)],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -252,12 +238,7 @@ class Sandbox:
             if channel.loaded:
                 raise SandboxError(f"{self.kind}: {channel.loaded.text}")
             subject = RemoteSubject(channel, 0)
-            paths = [
-                str(PACKAGE / "block_table.py"),
-                str(ROOT / "tests"),
-                "/proc/self",
-                str(ROOT),
-            ]
+            paths = [str(PACKAGE / "block_table.py"), str(ROOT / "tests"), "/proc/self", str(ROOT)]
             installed = [str(Path(path) / "minipaged") for path in sys.path if path]
             found = subject.call("probe", [*paths, *installed], self.limits.processes + 4).value
         if type(found) is not dict:

@@ -25,13 +25,7 @@ MAX_CODE = 400_000  # characters of all code cells of a notebook
 MAX_LINES = 10_000
 MAX_CELLS = 5_000
 MAX_FILES = 200
-SKIPPED_FOLDERS = {
-    "__MACOSX",
-    ".ipynb_checkpoints",
-    "__pycache__",
-    ".git",
-    "node_modules",
-}
+SKIPPED_FOLDERS = {"__MACOSX", ".ipynb_checkpoints", "__pycache__", ".git", "node_modules"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +75,12 @@ class Contents:
     Attributes:
         cells: in the order of the notebooks' names and of their cells.
         digest: of the files' names and bytes.
-        notebooks: how many could be read.
     """
 
     cells: list[Cell] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     digest: str = ""
-    notebooks: int = 0
 
 
 # --- which submissions there are -----------------------------------------------------------------
@@ -154,33 +146,43 @@ def is_one_students(folder: Path) -> bool:
 def read(submission: Submission) -> Contents:
     """Read a submission; whatever is wrong with it stands in its warnings."""
     contents = Contents()
-    digest = hashlib.sha256()
-    count = 0
-    try:
-        for file in files_of(submission.path, contents.warnings):
-            count += 1
-            if count > MAX_FILES:
-                contents.warnings.append(f"only the first {MAX_FILES} notebooks were read")
-                break
-            digest.update(file.name.encode(errors="replace") + b"\0" + file.data + b"\0")
-            contents.files.append(file.name)
-            try:
-                contents.cells += read_notebook(file, contents.warnings)
-                contents.notebooks += 1
-            except ValueError as error:
-                contents.warnings.append(f"{file.name} could not be read: {error}")
-    except (
-        OSError,
-        ValueError,
-        zipfile.BadZipFile,
-        NotImplementedError,
-        RuntimeError,
-    ) as error:
-        contents.warnings.append(f"it could not be read: {error}")
-    if not count:
+    found = hashlib.sha256()
+    for file in first_files(submission, contents.warnings):
+        found.update(digest_of(file))
+        contents.files.append(file.name)
+        try:
+            contents.cells += read_notebook(file, contents.warnings)
+        except ValueError as error:
+            contents.warnings.append(f"{file.name} could not be read: {error}")
+    if not contents.files:
         contents.warnings.append("there is no notebook in it")
-    contents.digest = digest.hexdigest()
+    contents.digest = found.hexdigest()
     return contents
+
+
+def digest_of(file: File) -> bytes:
+    """A digest of a file's name and bytes."""
+    return hashlib.sha256(file.name.encode(errors="replace") + b"\0" + file.data).digest()
+
+
+def digest(submission: Submission) -> str:
+    """The digest of `Contents`, without looking into the notebooks."""
+    found = hashlib.sha256()
+    for file in first_files(submission, []):
+        found.update(digest_of(file))
+    return found.hexdigest()
+
+
+def first_files(submission: Submission, warnings: list[str]) -> Iterator[File]:
+    """A submission's notebooks, up to a number; whatever is wrong becomes a warning."""
+    try:
+        for count, file in enumerate(files_of(submission.path, warnings)):
+            if count == MAX_FILES:
+                warnings.append(f"only the first {MAX_FILES} notebooks were read")
+                break
+            yield file
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        warnings.append(f"it could not be read: {error}")
 
 
 def files_of(path: Path, warnings: list[str]) -> Iterator[File]:
@@ -226,11 +228,7 @@ def by_name(name: str) -> tuple[str, bool, str]:
     """Sorts copies of a lesson's notebook before it: the last definition counts."""
     path = PurePosixPath(name)
     lesson = re.match(r"\d\d_\w+", path.name)
-    return (
-        lesson[0] if lesson else path.name,
-        lesson is not None and lesson[0] == path.stem,
-        name,
-    )
+    return (lesson[0] if lesson else path.name, lesson is not None and lesson[0] == path.stem, name)
 
 
 def read_bytes(path: Path, name: str, warnings: list[str]) -> bytes | None:
@@ -280,6 +278,8 @@ def files_of_zip(path: Path, warnings: list[str]) -> Iterator[File]:
             total += len(text)
             if len(text) > MAX_NOTEBOOK or total > 5 * MAX_NOTEBOOK:
                 warnings.append(f"{info.filename} was not read: it is too large when unpacked")
+                if total > 5 * MAX_NOTEBOOK:
+                    break
                 continue
             yield File(place.as_posix(), text)
 

@@ -40,13 +40,7 @@ NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x20000000,
     0x40000000,
 )
-SET_DUMPABLE, CAPBSET_DROP, SET_NO_NEW_PRIVS, SET_PDEATHSIG, SET_SECCOMP = (
-    4,
-    24,
-    38,
-    1,
-    22,
-)
+SET_DUMPABLE, CAPBSET_DROP, SET_NO_NEW_PRIVS, SET_PDEATHSIG, SET_SECCOMP = (4, 24, 38, 1, 22)
 NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 
 
@@ -436,15 +430,7 @@ def warm(codec: ModuleType) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(1)
-    for name in (
-        "numpy",
-        "dataclasses",
-        "typing",
-        "collections",
-        "heapq",
-        "functools",
-        "math",
-    ):
+    for name in ("numpy", "dataclasses", "typing", "collections", "heapq", "functools", "math"):
         importlib.import_module(name)
     for name in ("safetensors.torch", "tokenizers", "triton", "triton.language"):
         with contextlib.suppress(Exception):
@@ -488,10 +474,7 @@ def main() -> None:
                 status = 0
             except BaseException as error:
                 with contextlib.suppress(OSError):
-                    os.write(
-                        descriptors[1],
-                        json.dumps({"refused": str(error)[:500]}).encode(),
-                    )
+                    os.write(descriptors[1], json.dumps({"refused": str(error)[:500]}).encode())
             finally:
                 os._exit(status)
         for descriptor in descriptors:
