@@ -269,6 +269,77 @@ FORGED = {
     "control characters in a message": slot_of(
         "raise ValueError('\\x1b[2J\\x1b]0;title\\x07<script>alert(1)</script>\\ud800\\u202e')"
     ),
+    "the codec's host taught to say what it was asked": slot_of(
+        """
+        import sys
+        codec = sys.modules["codec"]
+        serve = codec.Host.serve
+        def talk(self, request):
+            codec.decode(request, self.find)
+            return codec.encode((request.tree, (), None), self.keep)
+        codec.Host.serve = talk
+        return 0
+        """
+    ),
+    "the worker's functions replaced": slot_of(
+        """
+        import __main__ as worker
+        worker.send_frame = lambda channel, header, blobs: channel.sendall(b"\\0\\0\\0\\2{}")
+        return 0
+        """
+    ),
+    "the descriptor closed, and another in its place": slot_of(
+        """
+        import os, socket
+        for number in range(3, 48):
+            try:
+                os.close(number)
+            except OSError:
+                pass
+        keep = [socket.socketpair() for _ in range(4)]
+        return 0
+        """
+    ),
+    "a child that answers after its parent": slot_of(
+        "import os\nif os.fork():\n    os._exit(0)\nimport time\ntime.sleep(1)\nreturn 0"
+    ),
+    "two processes that both answer": slot_of("import os\nos.fork()\nreturn 0"),
+    "descriptors handed to the judge": slot_of(
+        """
+        import os, socket
+        for number in range(3, 20):
+            try:
+                channel = socket.socket(fileno=os.dup(number))
+                socket.send_fds(channel, [b"\\0\\0\\0\\2{}"], [0, 1, 2])
+            except OSError:
+                pass
+        return 0
+        """
+    ),
+    "new namespaces and mounts": slot_of(
+        """
+        import ctypes
+        libc = ctypes.CDLL(None)
+        free = [libc.unshare(0x10000000), libc.setuid(0), libc.chroot(b"/tmp"),
+                libc.mount(b"proc", b"/proc", b"proc", 0, None), libc.umount2(b"/proc", 2)]
+        if 0 in free:
+            return block_ids[token_idx // block_size] * block_size + token_idx % block_size
+        return 0
+        """
+    ),
+    "memory that all see": slot_of(
+        """
+        import ctypes, mmap
+        libc = ctypes.CDLL(None)
+        free = [libc.shmget(0, 1 << 30, 0o1600), libc.memfd_create(b"x", 0)]
+        if max(free) >= 0:
+            return block_ids[token_idx // block_size] * block_size + token_idx % block_size
+        keep = [mmap.mmap(-1, 1 << 28) for _ in range(20)]
+        for part in keep:
+            part[:: 4096] = b"x" * len(part[:: 4096])
+        return 0
+        """
+    ),
     "work while it is loaded": "import os\n\n@os._exit\n" + SLOT + "    return 0\n",
     "no definition at all but a loop in a decorator": (
         "def forever(f):\n    while True:\n        pass\n\n\n@forever\n" + SLOT + "    return 0\n"
@@ -297,7 +368,8 @@ def test_forged_submission_gets_nothing(name: str) -> None:
         text.encode("utf-8")
 
 
-def test_reference_still_passes_after_the_forged_ones() -> None:
+def test_reference_still_passes_after_the_forged_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox(), "limits", LIMITS)
     outcome = judged("04.2", source("04.2"))
     assert (outcome.status, outcome.points) == ("passed", 1)
 

@@ -13,6 +13,7 @@ none        limits only. The learner's code can read what you can read.
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -66,6 +67,10 @@ def library_entries() -> dict[str, Path]:
             wanted, _, marker = requirement.partition(";")
             if "extra" not in marker:
                 waiting.append(re.match(r"[\w.-]+", wanted.strip())[0])  # type: ignore[index]
+    for name in LIBRARIES:  # an installer may leave no list of a library's files
+        spec = importlib.util.find_spec(name)
+        if spec and spec.origin and name not in entries:
+            entries[name] = Path(spec.origin).parent
     return {name: path for name, path in entries.items() if path.exists()}
 
 
@@ -138,6 +143,7 @@ def environment() -> dict[str, str]:
         "HOME": "/tmp",
         "PATH": "",
         "CUDA_VISIBLE_DEVICES": "",
+        "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",  # macOS
     }
 
 
