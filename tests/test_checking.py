@@ -1,6 +1,8 @@
 """Judging, the helpers that checks are written with, and what a notebook's check cell prints."""
 
 import builtins
+import functools
+import linecache
 import math
 import os
 import re
@@ -11,7 +13,7 @@ import pytest
 import torch
 
 import minipaged.block_table
-from minipaged.course import checking, mine
+from minipaged.course import checking, mine, subject
 from minipaged.course.checking import (
     CheckFailed,
     Draw,
@@ -147,11 +149,15 @@ def test_a_stub_is_not_done_and_so_is_what_runs_into_one():
 
 def test_an_exception_in_the_learners_code_is_a_failure_with_its_reason():
     failure = judged("def slot_of(ids, idx, size): return ids[idx + 4]").failure
-    assert (failure.saw, failure.due) == ("IndexError: list index out of range", "no exception")
+    line = "def slot_of(ids, idx, size): return ids[idx + 4]"
+    saw = f"IndexError: list index out of range, in the line `{line}`"
+    assert (failure.saw, failure.due) == (saw, "no exception")
     assert failure.because == "Too far."
     failure = judged("def slot_of(ids, idx): return 0").failure
     assert failure.saw.startswith("TypeError: slot_of() takes 2 positional arguments")
-    assert failure.because == "Your code raised an exception."
+    assert (
+        failure.because == "Something is called, or computed with, in a way that it does not allow."
+    )
 
 
 def test_an_exception_while_making_or_reading_an_object():
@@ -167,7 +173,8 @@ def test_an_exception_while_making_or_reading_an_object():
 @pytest.mark.parametrize("value", ["None", "'3'", "[0]", "1j", "object()", "3.0", "True"])
 def test_a_result_of_any_type_is_a_failure_of_the_learners_not_of_the_check(value):
     failure = judged(f"def slot_of(ids, idx, size): return {value}").failure
-    assert "int is due" in failure.because or "an object of class" in failure.saw
+    told = "None came back" if value == "None" else "int is due"
+    assert told in failure.because or "an object of class" in failure.saw
 
 
 def test_a_check_that_trips_over_a_strange_result_fails_the_solution():
@@ -240,18 +247,21 @@ def test_hints_and_their_range(capsys):
 # ---------------------------------------------------------------------------- in a notebook
 
 
+def made(source: str, name: str = "slot_of"):
+    """What a cell makes; IPython, too, keeps the text of cells for `inspect`."""
+    file = f"<cell {len(linecache.cache)}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    space: dict = {}
+    exec(compile(source, file, "exec"), space)
+    return space[name]
+
+
 @pytest.fixture
 def notebook(monkeypatch):
     """Cells that count as run, oldest first."""
     ran: list[str] = []
     monkeypatch.setattr(checking, "notebook_cells", lambda: ran)
     return ran
-
-
-def made(source: str, name: str = "slot_of"):
-    space: dict = {}
-    exec(source, space)
-    return space[name]
 
 
 def test_outside_of_ipython_there_are_no_cells():
@@ -355,17 +365,32 @@ def test_without_a_cell_that_defines_it(notebook, capsys):
     )
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda ids, idx, size: 0,
+        functools.partial(max, 1),
+        made(NO_TABLE),
+        made(RIGHT.replace("slot_of", "my_slot_of"), "my_slot_of"),
+    ],
+)
+def test_only_what_the_newest_cell_made_is_checked(notebook, capsys, other):
+    notebook += [NO_TABLE, RIGHT]
+    assert checking.check("98.1", other) is minipaged.block_table.slot_of
+    assert "does not come from the newest cell that defines slot_of" in capsys.readouterr().out
+
+
 def test_tries_and_passes_are_counted(notebook, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("MINIPAGED_MINE", "on")
     monkeypatch.setattr(mine, "FOLDER", tmp_path / "mine")
     for source in (STUB, NO_TABLE, RIGHT, NO_TABLE):
         notebook.append(source)
         checking.check("98.1", made(source))
-    assert mine.record() == {"98.1": {"status": "passed", "tries": 3}}
+    assert mine.record() == {"98.1": {"status": "passed", "tries": 2}}  # up to the first pass
     capsys.readouterr()
     checking.progress()
     assert capsys.readouterr().out.splitlines() == [
-        f"98.1 {'about slot_of':40} passed, 3 tries",
+        f"98.1 {'about slot_of':40} passed, 2 tries",
         f"98.2 {'about BlockPool':40} not done",
     ]
 
@@ -518,7 +543,7 @@ def test_the_texts_of_a_tensors_failure():
     found = failure(torch.ones(2).half(), torch.ones(2))
     assert (found.saw, found.due) == ("float16", "float32")
     found = failure(poisoned(2), torch.ones(2))
-    assert found.because.startswith("Because. (There is NaN in it: memory was read that nobody")
+    assert found.because.startswith("Because. (There is NaN in it: from unused memory")
     found = failure(Ref(0, "Parameter"), torch.ones(2))
     assert (found.saw, found.because) == ("an object of class Parameter", "A tensor is due.")
 
@@ -534,8 +559,15 @@ def test_the_tolerance_is_relative_to_the_largest_that_is_due():
 @pytest.mark.parametrize("because", [lambda saw: saw + 1, lambda saw: [][3], lambda saw: saw.no])
 def test_a_reason_that_cannot_be_read_off_is_none(because):
     with pytest.raises(CheckFailed) as caught:
-        expect("f()", None, 3, because)
-    assert caught.value.because.strip() == "(Its type is NoneType; int is due.)"
+        expect("f()", "x", 3, because)
+    assert caught.value.because.strip() == "(Its type is str; int is due.)"
+
+
+def test_a_missing_return_is_named():
+    with pytest.raises(CheckFailed, match="None came back"):
+        expect("f()", None, 3, "Because.")
+    with pytest.raises(CheckFailed, match="None came back"):
+        expect_tensor("f()", None, torch.ones(2), "Because.")
 
 
 def test_result_passes_values_on_and_tells_of_errors():
@@ -543,9 +575,20 @@ def test_result_passes_values_on_and_tells_of_errors():
     with pytest.raises(NotDone):
         result(Reply(None, (), Error("NotImplementedError", "")), "f()")
     with pytest.raises(CheckFailed) as caught:
-        result(Reply(None, (), Error("KeyError", "")), "f()", {"IndexError": "Too far."})
-    assert (caught.value.saw, caught.value.due) == ("KeyError", "no exception")
+        result(Reply(None, (), Error("OSError", "")), "f()", {"IndexError": "Too far."})
+    assert (caught.value.saw, caught.value.due) == ("OSError", "no exception")
     assert caught.value.because == "Your code raised an exception."
+    with pytest.raises(CheckFailed, match="nothing defines"):  # whatever the exercise is about
+        result(Reply(None, (), Error("NameError", "no x")), "f()", "The shapes did not fit.")
+    with pytest.raises(CheckFailed, match=r"PageFault: no frame, in the line `x = y`"):
+        result(Reply(None, (), Error("Exception", "no frame", "PageFault", "x = y")), "f()")
+
+
+def test_a_call_without_an_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(subject, "CALL_SECONDS", 0.2)
+    failure = judged("def slot_of(ids, idx, size):\n    while True: pass").failure
+    assert failure.saw.startswith("TimeoutError: did not end within 0.2 seconds")
+    assert "what should end its loop" in failure.because
     with pytest.raises(CheckFailed, match="One reason"):
         result(Reply(None, (), Error("KeyError", "x")), "f()", "One reason for all.")
 

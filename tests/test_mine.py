@@ -231,7 +231,8 @@ def test_the_next_one_joins_the_first(folder):
 
 def test_the_courses_own_source_writes_nothing(folder):
     own = 'def slot_of(ids, idx):\n    """Where."""\n    return ids[idx]'
-    assert mine.accept(exercise(), taken(own)) == []
+    told = mine.accept(exercise(), taken(own))
+    assert told == ["  It is the same code as the course's, so mine/pool.py needs no change."]
     assert files(folder) == []
 
 
@@ -294,7 +295,7 @@ def test_the_record_grows(folder):
 def test_an_exercise_once_passed_stays_passed(folder):
     for status in ("failed", "passed", "failed"):
         mine.count("04.2", status)
-    assert mine.record() == {"04.2": {"status": "passed", "tries": 3}}
+    assert mine.record() == {"04.2": {"status": "passed", "tries": 2}}
 
 
 @pytest.mark.parametrize("broken", [b"{", b"", b"[1]", b'{"04.1": 3}', b"\xff\xfe", b"null"])

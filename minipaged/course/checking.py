@@ -9,6 +9,7 @@ import ast
 import atexit
 import importlib
 import importlib.util
+import inspect
 import math
 import random
 import re
@@ -85,8 +86,8 @@ def check_for(
 
 def check_of(exercise_id: str) -> Check:
     """The check of an exercise; ValueError names the exercises that there are."""
-    name = f"minipaged.course.checks.lesson_{exercise_id[:2]}"
-    if re.fullmatch(r"\d\d\.\d+", exercise_id) and importlib.util.find_spec(name):
+    name = f"minipaged.course.checks.lesson_{str(exercise_id)[:2]}"
+    if re.fullmatch(r"\d\d\.\d+", str(exercise_id)) and importlib.util.find_spec(name):
         importlib.import_module(name)
     if exercise_id not in _checks:
         known = ", ".join(sorted({*catalogue(), *_checks}))
@@ -142,9 +143,27 @@ def result(reply: Reply, about: str, because: str | Mapping[str, str] = "") -> A
         return reply.value
     if reply.error.kind == "NotImplementedError":
         raise NotDone(about)
-    raised = f"{reply.error.kind}: {reply.error.text}".strip(": ")
-    reason = because if isinstance(because, str) else because.get(reply.error.kind, "")
-    raise CheckFailed(about, raised, "no exception", reason or "Your code raised an exception.")
+    if isinstance(because, str):
+        reason = SLIPS.get(reply.error.kind, because)
+    else:
+        reason = because.get(reply.error.kind) or SLIPS.get(reply.error.kind, "")
+    reason = reason or MISUSES.get(reply.error.kind, "Your code raised an exception.")
+    raise CheckFailed(about, str(reply.error), "no exception", reason)
+
+
+# what an exception says whatever the exercise is
+SLIPS = {
+    "NameError": "A name is used that nothing defines.",
+    "UnboundLocalError": "A name is used before it has a value.",
+    "TimeoutError": "The call went on and on: what should end its loop?",
+    "RecursionError": "The function calls itself without an end.",
+}
+MISUSES = {
+    "TypeError": "Something is called, or computed with, in a way that it does not allow.",
+    "AttributeError": "An object is asked for something that it does not have.",
+    "IndexError": "A place is asked for that is not there.",
+    "KeyError": "A key is asked for that is not there.",
+}
 
 
 def expect(about: str, saw: Any, due: Any, because: str | Callable[[Any], str]) -> None:
@@ -157,8 +176,12 @@ def expect(about: str, saw: Any, due: Any, because: str | Callable[[Any], str]) 
         return
     reason = reason_for(because, saw)
     if type(saw) is not type(due) and not isinstance(saw, Ref):
-        reason += f" (Its type is {type(saw).__name__}; {type(due).__name__} is due.)"
+        reason += NOTHING if saw is None else TYPES.format(type(saw).__name__, type(due).__name__)
     raise CheckFailed(about, show(saw), show(due), reason)
+
+
+NOTHING = " (None came back. Where that is not meant, a return is missing.)"
+TYPES = " (Its type is {}; {} is due.)"
 
 
 def reason_for(because: str | Callable[[Any], str], saw: Any) -> str:
@@ -202,7 +225,8 @@ def expect_tensor(
         because: the misconception, or a function that reads it off the tensor seen.
     """
     if not isinstance(saw, torch.Tensor):
-        raise CheckFailed(about, show(saw), show(due), "A tensor is due.")
+        reason = f"A tensor is due.{NOTHING if saw is None else ''}"
+        raise CheckFailed(about, show(saw), show(due), reason)
     if saw.shape != due.shape:
         reason = reason_for(because, saw)
         raise CheckFailed(
@@ -219,7 +243,7 @@ def expect_tensor(
         return
     reason = reason_for(because, saw)
     if bool((saw.isnan() & ~due.isnan()).any()):
-        reason += " (There is NaN in it: memory was read that nobody wrote, or nothing was left.)"
+        reason += " (There is NaN in it: from unused memory, or a softmax over nothing.)"
     where = tuple((~agrees).nonzero()[0].tolist())
     raise CheckFailed(
         about,
@@ -242,11 +266,11 @@ def expect_error(about: str, reply: Reply, kind: str, names: Any, because: str) 
     if reply.error.kind == "NotImplementedError":
         raise NotDone(about)
     if reply.error.kind != kind:
-        raise CheckFailed(about, f"{reply.error.kind}: {reply.error.text}", f"a {kind}", because)
+        raise CheckFailed(about, str(reply.error), f"a {kind}", because)
     if str(names) not in reply.error.text:
         raise CheckFailed(
             about,
-            f"{kind}: {reply.error.text}",
+            str(reply.error),
             f"a {kind} whose text names {names}",
             "An error must name the value that is wrong, so that its reader can find it.",
         )
@@ -361,6 +385,24 @@ def notebook_cells() -> list[str]:
     return history if any(history) else _run  # nbval runs cells without keeping a history
 
 
+def is_made_by(candidate: Any, name: str, cells: list[str]) -> bool:
+    """Whether an object is what the last definition of `name` in some cells made, as far as its name
+    and, for a function, its text tell.
+
+    Raises:
+        NotFound: when no cell defines it.
+    """
+    definition = extract(cells, name, {}).target
+    made = getattr(candidate, "fn", candidate)  # a kernel is a function with something around it
+    if getattr(made, "__name__", None) != name:
+        return False
+    try:
+        source = inspect.getsource(made)
+    except (OSError, TypeError):  # classes of a notebook have none
+        return True
+    return ast.dump(ast.parse(source)) == ast.dump(ast.parse(definition))
+
+
 def check(exercise_id: str, candidate: Any) -> Any:
     """Check an exercise and say what holds and what does not.
 
@@ -380,9 +422,17 @@ def check(exercise_id: str, candidate: Any) -> Any:
     if candidate is ours:
         print(f"{label}: this is the course's own. Run your cell above first, then this one.")
         return ours
+    cells = notebook_cells()
     try:
+        if not is_made_by(candidate, exercise.name, cells):
+            print(
+                f"{label}: this object does not come from the newest cell that defines "
+                f"{exercise.name}, and only that is checked. Write your solution there, under this "
+                "name, run it, then run this cell."
+            )
+            return ours
         seed = random.SystemRandom().randrange(1 << 30)
-        verdict, extracted = judge_source(exercise, notebook_cells(), seed)
+        verdict, extracted = judge_source(exercise, cells, seed)
     except NotFound as error:
         print(f"{label}: {error}")
         return ours

@@ -60,11 +60,10 @@ def remember(key: str, **values: Any) -> None:
 
 
 def count(exercise_id: str, status: str) -> None:
-    """Count a try; an exercise once passed stays passed."""
+    """Count a try, up to the first that passes: an exercise once passed stays so."""
     entry = record().get(exercise_id, {})
-    if entry.get("status") == "passed":
-        status = "passed"
-    remember(exercise_id, status=status, tries=entry.get("tries", 0) + 1)
+    if entry.get("status") != "passed":
+        remember(exercise_id, status=status, tries=entry.get("tries", 0) + 1)
 
 
 def accept(exercise: Exercise, extracted: Extracted) -> list[str]:
@@ -87,7 +86,7 @@ def accept(exercise: Exercise, extracted: Extracted) -> list[str]:
     except ValueError as error:
         return [f"  It did not join mine/: {error}"]
     if spliced is None:
-        return []
+        return [f"  It is the same code as the course's, so mine/{path.name} needs no change."]
     write_atomically(path, spliced)
     return [f"  It joined mine/{path.relative_to(FOLDER)}."]
 

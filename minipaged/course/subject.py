@@ -6,14 +6,18 @@ this file, so that a check comes to the same verdict in a notebook and in the gr
 """
 
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 
-PLAIN = (bool, int, float, str)
+CALL_SECONDS = 30.0  # what a call may take in a notebook, where a loop may have no end
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,29 @@ class Ref:
     handle: int
     kind: str
 
+    def __repr__(self) -> str:
+        return f"<{self.kind}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What was raised: the name of the nearest built-in exception, and its text."""
+    """What was raised.
+
+    Attributes:
+        kind: the name of the nearest built-in exception.
+        text: its text.
+        name: the name of its own class.
+        line: the line of the subject's source where it came from, or "".
+    """
 
     kind: str
     text: str
+    name: str = field(default="", compare=False)
+    line: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        told = f"{self.name or self.kind}: {self.text}".strip(": ")
+        return f"{told}, in the line `{self.line}`" if self.line else told
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +88,7 @@ class SubjectError(Exception):
     """`new` or `get` raised on the subject's side."""
 
     def __init__(self, error: Error) -> None:
-        super().__init__(f"{error.kind}: {error.text}")
+        super().__init__(str(error))
         self.error = error
 
 
@@ -216,18 +236,25 @@ class Host:
         """Do what a request (verb, target, args, grid) says and encode (value, args, error)."""
         verb, target, args, grid = decode(request, self.find)
         value: Any = None
-        error: tuple[str, str] | None = None
+        error: tuple[str, str, str, str] | None = None
         try:
             thing = self.resolve(target)
             if verb == "launch":
                 thing = thing[grid]
             value = thing if verb == "get" else thing(*args)
         except Exception as raised:
-            error = (builtin_name(raised), str(raised))
+            error = self.told(raised)
         try:
             return encode((value, args, error), self.keep)
         except Exception as raised:  # a list that holds itself, say
-            return encode((None, (), (builtin_name(raised), str(raised))), self.keep)
+            return encode((None, (), self.told(raised)), self.keep)
+
+    def told(self, raised: Exception) -> tuple[str, str, str, str]:
+        """The fields of an `Error`."""
+        frames = traceback.extract_tb(raised.__traceback__)
+        own = [f.line for f in frames if f.filename == getattr(self.module, "__file__", "")]
+        line = (own[-1] or "") if own else ""
+        return builtin_name(raised), str(raised), type(raised).__name__, line
 
 
 def builtin_name(raised: BaseException) -> str:
@@ -252,8 +279,8 @@ class MessageSubject:
         match answer:
             case (value, tuple(args_after), None):
                 return Reply(value, args_after, None)
-            case (value, tuple(args_after), (str(kind), str(text))):
-                return Reply(value, args_after, Error(kind, text))
+            case (value, tuple(args_after), (str(kind), str(text), str(name), str(line))):
+                return Reply(value, args_after, Error(kind, text, name, line))
         raise ValueError("malformed reply")
 
     @staticmethod
@@ -286,12 +313,34 @@ class MessageSubject:
         return self.ask("launch", kernel, args, grid)
 
 
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in what runs inside when it takes longer; where there are no such alarms
+    (Windows, a thread that is not the main one) it may take as long as it likes."""
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and hasattr(signal, "setitimer")):
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"did not end within {seconds:g} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class LocalSubject(MessageSubject):
-    """The objects of a module of this process."""
+    """The objects of a module of this process; a call may take `CALL_SECONDS`."""
 
     def __init__(self, module: ModuleType) -> None:
         self.host = Host(module)
 
     def exchange(self, request: Message) -> Message:
         """Serve the request here."""
-        return self.host.serve(request)
+        with time_limit(CALL_SECONDS):
+            return self.host.serve(request)

@@ -472,7 +472,7 @@ ATTEND = [
     Wrong(
         "04.6",
         "reads every slot of the blocks",
-        says="memory was read that nobody wrote",
+        says="from unused memory",
         edit=(
             (
                 "gather_kv(k_cache, v_cache, block_table, seq_len)",

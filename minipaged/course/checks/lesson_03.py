@@ -115,7 +115,7 @@ def expect_fault(about: str, reply: Reply, page: int) -> None:
     if reply.error is None:
         because = "A page without a frame has no physical address: an invented one is read as real."
         raise CheckFailed(about, show(reply.value), due, because)
-    saw = f"{reply.error.kind}: {reply.error.text}"
+    saw = str(reply.error)
     if reply.error.kind != "Exception":  # PageFault's nearest built-in relative
         because = "A missing page is an event of its own, PageFault, that the system can catch."
         raise CheckFailed(about, saw, due, because)
