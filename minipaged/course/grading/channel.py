@@ -35,14 +35,15 @@ class Limits:
 
     Attributes:
         seconds: of wall time in all; call_seconds: until one reply has come.
-        memory: private bytes of all its processes together.
+        memory: private bytes of all its processes together, counted some thirty times a second.
+        address_space: of each process, beyond what torch itself takes; the kernel's own limit.
     """
 
     seconds: float = 60.0
     call_seconds: float = 15.0
     cpu_seconds: int = 60
     memory: int = 2 << 30
-    address_space: int = 6 << 30
+    address_space: int = 4 << 30
     processes: int = 16
     file_bytes: int = 16 << 20
     open_files: int = 48

@@ -179,11 +179,22 @@ def become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def limit(limits: dict[str, int]) -> None:
-    """Set the limits that the kernel keeps; a system without one of them goes without."""
+def address_space() -> int:
+    """Bytes of addresses that this process has; 0 where that cannot be known."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+    return 0
+
+
+def limit(limits: dict[str, int], taken: int) -> None:
+    """Set the limits that the kernel keeps; a system without one of them goes without.
+
+    Args:
+        taken: addresses that torch's libraries have; a build for GPUs takes many.
+    """
     for name, value in (
         ("RLIMIT_CPU", limits["cpu_seconds"]),
-        ("RLIMIT_AS", limits["address_space"]),
+        ("RLIMIT_AS", taken + limits["address_space"]),
         ("RLIMIT_NPROC", limits["processes"]),
         ("RLIMIT_FSIZE", limits["file_bytes"]),
         ("RLIMIT_NOFILE", limits["open_files"]),
@@ -339,13 +350,14 @@ def child(config: dict[str, Any], uid: int, channel: socket.socket, folder: str)
     """Raise the walls, then serve. Never returns."""
     try:
         os.setsid()
+        taken = address_space()
         if config["mode"] == "bubblewrap":
             own_folders()
         if config["mode"] == "user":
             become(uid)
         keep_only(channel.fileno())
         os.chdir(folder)
-        limit(config["limits"])
+        limit(config["limits"], taken)
         if LINUX:
             drop_privileges()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
