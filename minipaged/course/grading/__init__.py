@@ -1,8 +1,9 @@
 """Grading without trust: learners' code runs in sandboxes, and the judging stays outside.
 
 Read `submissions.py` (what was handed in), `view.py` (what a learner's code may see), `worker.py`
-(what runs inside), `sandbox.py` (what holds it there), `judge.py` (the verdicts), `results.py` and
-`feedback.py` (what is written), `batch.py` (hundreds of submissions) and `commands.py`.
+(what runs inside), `sandbox.py` (what holds it there), `channel.py` (what comes out), `judge.py`
+(the verdicts), `words.py`, `results.py` and `feedback.py` (what is written), `batch.py` (hundreds
+of submissions), `commands.py` and `hosting.py` (Gradescope, GitHub Actions).
 """
 
 import importlib

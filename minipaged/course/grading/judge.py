@@ -12,7 +12,7 @@ from ..checking import SEEDS, check_of
 from ..checking import judge as run_check
 from ..exercises import Exercise, catalogue
 from ..extract import NotFound
-from ..subject import Error
+from ..subject import Error, Message
 from . import submissions
 from .channel import Channel, Job, Lost, RemoteSubject, SandboxError
 from .sandbox import Sandbox
@@ -197,6 +197,7 @@ def judge_job(exercise: Exercise, job: Job, sandbox: Sandbox, outcome: Outcome) 
         SandboxError: the sandbox does not work.
     """
     assert outcome.seed is not None
+    outcome.because = ""  # of an attempt before
     try:
         channel = sandbox.open(job)
     except Lost as lost:
@@ -213,7 +214,7 @@ def judge_job(exercise: Exercise, job: Job, sandbox: Sandbox, outcome: Outcome) 
             outcome.saw = masked(text)
             outcome.because = not_loaded_because(channel.loaded)
             return
-        seeds: list[int] = []
+        seeds: list[int] = []  # proper replies to each
         subjects = Subjects(channel, seeds)
         verdict = run_check(exercise.id, subjects.new, outcome.seed)
         if channel.fault:
@@ -261,7 +262,6 @@ class Subjects:
 
     def __init__(self, channel: Channel, seeds: list[int]) -> None:
         self.channel, self.seeds = channel, seeds
-        self.before = 0
 
     def new(self) -> "CountingSubject":
         """A subject with no objects."""
@@ -276,7 +276,7 @@ class CountingSubject(RemoteSubject):
         super().__init__(channel, number)
         self.counts = counts
 
-    def exchange(self, request):  # type: ignore[no-untyped-def]
+    def exchange(self, request: Message) -> Message:
         """Ask, and count."""
         answer = super().exchange(request)
         self.counts[self.number] += 1
