@@ -626,3 +626,13 @@ def test_draws_are_repeatable_and_never_in_order():
     assert Draw(0).permutation(1) == [0]
     assert Draw(0).permutation(0) == []
     assert poisoned(2, 3).isnan().all()
+
+
+def test_an_error_names_the_value_as_a_word_and_not_in_a_list_of_everything():
+    def reply(text):
+        return Reply(None, (), Error("ValueError", text))
+
+    expect_error("f()", reply("block -1 is unknown"), "ValueError", -1, "")
+    for text in ("block 12 is unknown", "block -2", " ".join(map(str, range(40)))):
+        with pytest.raises(CheckFailed, match="text names 2"):
+            expect_error("f()", reply(text), "ValueError", 2, "")

@@ -259,6 +259,9 @@ def largest(tensor: torch.Tensor) -> float:
     return float(finite.double().abs().max()) if finite.numel() else 0.0
 
 
+MOST_NUMBERS = 12  # that an error's text may name; more is a list in which any value stands
+
+
 def expect_error(about: str, reply: Reply, kind: str, names: Any, because: str) -> None:
     """Fail unless a call raised `kind` with a text that names the offending value."""
     if reply.error is None:
@@ -267,7 +270,9 @@ def expect_error(about: str, reply: Reply, kind: str, names: Any, because: str) 
         raise NotDone(about)
     if reply.error.kind != kind:
         raise CheckFailed(about, str(reply.error), f"a {kind}", because)
-    if str(names) not in reply.error.text:
+    told = re.findall(r"-?\d+", reply.error.text)
+    as_word = rf"(?<![\w-]){re.escape(str(names))}(?!\w)"
+    if not re.search(as_word, reply.error.text) or len(told) > MOST_NUMBERS:
         raise CheckFailed(
             about,
             str(reply.error),
