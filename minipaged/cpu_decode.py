@@ -1,9 +1,15 @@
 """Lesson 4: decode attention over blocks, made fast on a CPU.
 
 Follows `block_table.py`; `paged_attention` hands it every sequence that has one query. Given, and
-worth a read after the lesson. Leaves out the GPU, where a kernel does better: lesson 5.
+worth a read after the lesson. Small whole numbers are reckoned in NumPy, where an operation costs a
+fraction of PyTorch's. Leaves out the GPU, where a kernel does better: lesson 5.
 """
 
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
 import torch
 
 PIECE = 1 << 17  # numbers copied together at a time: few enough to stay in a CPU's cache
@@ -13,8 +19,8 @@ def decode_by_pieces(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
+    block_tables: np.ndarray,
+    seq_lens: Sequence[int],
     scale: float,
 ) -> torch.Tensor:
     """One query each of some sequences, whose blocks are copied together piece by piece.
@@ -28,7 +34,7 @@ def decode_by_pieces(
             head after head, as in `PagedKVCache`.
         v_cache: like k_cache.
         block_tables: [num_seqs, max_num_blocks], padded.
-        seq_lens: [num_seqs], may be 0.
+        seq_lens: tokens of each sequence, may be 0.
 
     Returns:
         float32 [num_seqs, num_query_heads, head_dim]; zeros where seq_len is 0.
@@ -38,68 +44,61 @@ def decode_by_pieces(
     group_size = num_query_heads // num_kv_heads
     grouped_q = (q.float() * scale).view(num_seqs, num_kv_heads, group_size, head_dim)
     out = torch.zeros_like(grouped_q)
-    k_rows, v_rows, rows = head_rows(k_cache, v_cache, block_tables, seq_lens)
+    k_rows, v_rows, tables = head_rows(k_cache, v_cache, block_tables, seq_lens)
     step = max(1, PIECE // k_cache[0].numel())  # blocks in a piece
-    pieces = cut_pieces(rows, seq_lens, block_size, step)
-    scratch = k_rows.new_empty(step * num_kv_heads, block_size * head_dim)
-    places = {}  # by number of rows: where they are copied to, and the same as tokens
+    place = scratch(step * k_cache[0].numel(), k_cache.dtype, threading.get_ident())
+    place = place.view(step * num_kv_heads, block_size * head_dim)
+    views: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def copied(source: torch.Tensor, piece: torch.Tensor, num_tokens: int) -> torch.Tensor:
-        num_rows = len(piece)
-        if num_rows not in places:
-            place = scratch[:num_rows]
-            places[num_rows] = place, place.view(num_kv_heads, -1, head_dim)
-        place, side = places[num_rows]
-        torch.index_select(source, 0, piece, out=place)
-        return side.float() if side.shape[1] == num_tokens else side[:, :num_tokens].float()
+    def copied(source: torch.Tensor, rows: torch.Tensor, num_tokens: int) -> torch.Tensor:
+        """Some rows as float32 [num_kv_heads, num_tokens, head_dim], valid until the next call."""
+        size = len(rows), num_tokens
+        if size not in views:
+            part = place[: len(rows)]
+            views[size] = part, part.view(num_kv_heads, -1, head_dim)[:, :num_tokens]
+        part, tokens = views[size]
+        torch.index_select(source, 0, rows, out=part)
+        return tokens.float()
 
-    for seq_q, seq_pieces, seq_out in zip(grouped_q.unbind(), pieces, out.unbind(), strict=True):
-        scores = [
-            torch.bmm(seq_q, copied(k_rows, piece, num_tokens).transpose(1, 2))
-            for piece, num_tokens in seq_pieces
-        ]
-        if not scores:
-            continue
-        joined = scores[0] if len(scores) == 1 else torch.cat(scores, dim=2)
-        weights = torch.softmax(joined, dim=2).split([part.shape[2] for part in scores], dim=2)
-        for (piece, num_tokens), part in zip(seq_pieces, weights, strict=True):
-            seq_out.baddbmm_(part, copied(v_rows, piece, num_tokens))
+    for seq_len, table, seq_q, seq_out in zip(
+        seq_lens, tables, grouped_q.unbind(), out.unbind(), strict=True
+    ):
+        pieces = cut_pieces(table, seq_len, block_size, step)
+        scores = [torch.bmm(seq_q, copied(k_rows, *piece).transpose(1, 2)) for piece in pieces]
+        if len(pieces) == 1:
+            torch.bmm(torch.softmax(scores[0], dim=2), copied(v_rows, *pieces[0]), out=seq_out)
+        elif pieces:
+            lens = [num_tokens for _, num_tokens in pieces]
+            weights = torch.softmax(torch.cat(scores, dim=2), dim=2).split(lens, dim=2)
+            for piece, part in zip(pieces, weights, strict=True):
+                seq_out.baddbmm_(part, copied(v_rows, *piece))
     return out.view(q.shape)
 
 
 def cut_pieces(
-    rows: torch.Tensor, seq_lens: torch.Tensor, block_size: int, step: int
-) -> list[list[tuple[torch.Tensor, int]]]:
-    """Cut each sequence into pieces of at most `step` blocks.
+    table: np.ndarray, seq_len: int, block_size: int, step: int
+) -> list[tuple[torch.Tensor, int]]:
+    """Cut one sequence into pieces of at most `step` blocks.
 
     Args:
-        rows: [num_seqs, num_kv_heads, max_num_blocks], as `head_rows` gives them.
+        table: int64 [num_kv_heads, max_num_blocks], the rows of each head's blocks.
 
     Returns:
-        For each sequence its pieces: the rows, head after head, and the tokens that they hold.
+        For each piece its rows, int64, head after head; and the tokens that they hold.
     """
-    lens = seq_lens.tolist()
-    pieces: list[list[tuple[torch.Tensor, int]]] = [[] for _ in lens]
-    starts = torch.arange(rows.shape[2], device=rows.device) * block_size
-    covered = (starts < seq_lens[:, None])[:, None].expand(rows.shape)
-    for first in range(0, -(-max(lens, default=0) // block_size), step):
-        columns = slice(first, first + step)
-        most = step * block_size
-        tokens = [min(max(seq_len - first * block_size, 0), most) for seq_len in lens]
-        sizes = [-(-num_tokens // block_size) * rows.shape[1] for num_tokens in tokens]
-        chosen = rows[:, :, columns][covered[:, :, columns]].split(sizes)
-        for seq_pieces, piece, num_tokens in zip(pieces, chosen, tokens, strict=True):
-            if num_tokens:
-                seq_pieces.append((piece, num_tokens))
-    return pieces
+    num_blocks = -(-seq_len // block_size)
+    return [
+        (
+            torch.from_numpy(table[:, first : min(first + step, num_blocks)].reshape(-1)),
+            min(step * block_size, seq_len - first * block_size),
+        )
+        for first in range(0, num_blocks, step)
+    ]
 
 
 def head_rows(
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    k_cache: torch.Tensor, v_cache: torch.Tensor, block_tables: np.ndarray, seq_lens: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
     """The caches as rows, each what one head keeps of one block, and the rows of each sequence.
 
     Where memory holds head after head, the rows are views. Otherwise the blocks of these sequences
@@ -109,15 +108,21 @@ def head_rows(
         keys and values, each [num_rows, block_size * head_dim]; and int64
         [num_seqs, num_kv_heads, max_num_blocks], which rows are a sequence's.
     """
-    tables = block_tables.long()
     by_head = [cache.permute(2, 0, 1, 3) for cache in (k_cache, v_cache)]
     if not all(heads.is_contiguous() for heads in by_head):
-        starts = torch.arange(tables.shape[1], device=tables.device) * k_cache.shape[1]
-        block_ids = tables[starts < seq_lens[:, None]].unique()
-        tables = torch.searchsorted(block_ids, tables)
-        by_head = [heads[:, block_ids].contiguous() for heads in by_head]
+        starts = np.arange(block_tables.shape[1]) * k_cache.shape[1]
+        block_ids = np.unique(block_tables[starts < np.asarray(seq_lens)[:, None]])
+        block_tables = np.searchsorted(block_ids, block_tables)
+        index = torch.from_numpy(block_ids).long()
+        by_head = [heads[:, index].contiguous() for heads in by_head]
     num_kv_heads, num_blocks, block_size, head_dim = by_head[0].shape
-    first_rows = torch.arange(num_kv_heads, device=tables.device)[:, None] * num_blocks
+    first_rows = np.arange(num_kv_heads, dtype=np.int64)[:, None] * num_blocks
     shape = (num_kv_heads * num_blocks, block_size * head_dim)
     k_rows, v_rows = (heads.view(shape) for heads in by_head)
-    return k_rows, v_rows, tables[:, None] + first_rows
+    return k_rows, v_rows, block_tables[:, None] + first_rows
+
+
+@lru_cache(maxsize=4)
+def scratch(num_elements: int, dtype: torch.dtype, thread_id: int) -> torch.Tensor:
+    """A thread's place for copies. It is kept: new memory would cost more than the copy."""
+    return torch.empty(num_elements, dtype=dtype)

@@ -13,6 +13,7 @@ Leaves out the Triton kernels (lesson 5) and who is served when (lesson 7).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from .attention import attention, causal_mask, check_attention_inputs, group_heads
@@ -179,24 +180,25 @@ def paged_attention(
     Raises:
         ValueError: naming what does not fit together.
     """
-    starts = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
+    starts, lens, tables = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
-    if starts == list(range(len(seq_lens) + 1)):
-        return decode_by_pieces(q, k_cache, v_cache, block_tables, seq_lens, scale).to(q.dtype)
+    if starts == list(range(len(lens) + 1)):
+        return decode_by_pieces(q, k_cache, v_cache, tables, lens, scale).to(q.dtype)
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     decoding = []
-    for seq_idx, seq_len in enumerate(seq_lens.tolist()):
+    for seq_idx, seq_len in enumerate(lens):
         queries = slice(starts[seq_idx], starts[seq_idx + 1])
         if queries.stop - queries.start == 1:
             decoding.append(seq_idx)
         elif seq_len > 0 and queries.stop > queries.start:
             out[queries] = paged_attention_one(
-                q[queries], k_cache, v_cache, block_tables[seq_idx].tolist(), seq_len, scale
+                q[queries], k_cache, v_cache, tables[seq_idx].tolist(), seq_len, scale
             )
     if decoding:
         rows = [starts[seq_idx] for seq_idx in decoding]
+        decoding_lens = [lens[seq_idx] for seq_idx in decoding]
         out[rows] = decode_by_pieces(
-            q[rows], k_cache, v_cache, block_tables[decoding], seq_lens[decoding], scale
+            q[rows], k_cache, v_cache, tables[decoding], decoding_lens, scale
         ).to(q.dtype)
     return out
 
@@ -208,8 +210,13 @@ def check_batch(
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
     cu_seqlens_q: torch.Tensor | None,
-) -> list[int]:
-    """Raise ValueError where a batch does not fit together; return where each one's queries start."""
+) -> tuple[list[int], list[int], np.ndarray]:
+    """Raise ValueError where a batch does not fit together.
+
+    Returns:
+        Where each sequence's queries start, and at last their number; seq_lens; and block_tables:
+        all on the CPU, where they are looked at.
+    """
     if k_cache.dim() != 4:
         raise ValueError(
             "k_cache must be [num_blocks, block_size, num_kv_heads, head_dim], "
@@ -238,11 +245,14 @@ def check_batch(
             f"seq_len {longest} needs more than the {block_tables.shape[1]} blocks of {block_size} "
             "in a row of block_tables"
         )
-    covered = torch.arange(block_tables.shape[1], device=q.device) * block_size < seq_lens[:, None]
-    wrong = block_tables[covered & ((block_tables < 0) | (block_tables >= num_blocks))]
-    if wrong.numel():
-        raise ValueError(f"block {int(wrong[0])} is outside a cache of {num_blocks} blocks")
-    return starts
+    table = block_tables.numpy(force=True)
+    covered = np.arange(table.shape[1]) * block_size < np.array(lens, dtype=np.int64)[:, None]
+    block_ids = table[covered]
+    if block_ids.size:
+        for block_id in (int(block_ids.min()), int(block_ids.max())):
+            if not 0 <= block_id < num_blocks:
+                raise ValueError(f"block {block_id} is outside a cache of {num_blocks} blocks")
+    return starts, lens, table
 
 
 def paged_attention_walk(
@@ -260,18 +270,18 @@ def paged_attention_walk(
     that no more than a block's keys and values are at hand. Slow here; lesson 5 does the same on a
     GPU. Arguments, result and errors are those of `paged_attention`.
     """
-    starts = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
+    starts, lens, tables = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
     block_size, num_kv_heads = k_cache.shape[1:3]
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    for seq_idx, seq_len in enumerate(seq_lens.tolist()):
+    for seq_idx, seq_len in enumerate(lens):
         queries = slice(starts[seq_idx], starts[seq_idx + 1])
         grouped_q = group_heads(q[queries].float() * scale, num_kv_heads)
         mixed = torch.zeros_like(grouped_q)
         lse = mixed.new_full(mixed.shape[:3], float("-inf"))
         allowed = causal_mask(mixed.shape[2], seq_len, q.device)
         for first in range(0, seq_len, block_size):
-            block_id = int(block_tables[seq_idx, first // block_size])
+            block_id = int(tables[seq_idx, first // block_size])
             used = min(block_size, seq_len - first)
             keys = k_cache[block_id, :used].float().permute(1, 2, 0)[:, None]
             values = v_cache[block_id, :used].float().transpose(0, 1)[:, None]

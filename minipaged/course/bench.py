@@ -4,9 +4,10 @@
                                      [--device cpu] [--dtype float32] [--repeats 21] [--threads 1]
 
 Every contender gets the same queries, keys, values, lengths, mask, scale and dtype, and its result
-is held against the first one's before anything is timed. The contenders take turns, so that a slow
-moment of the machine meets all of them. A ratio is the median, over the turns, of a contender's
-time divided by the first one's in the same turn. On a CPU a time is the CPU time of the process; on
+is held against the first one's before anything is timed. The contenders take turns, each behind a
+run of the first one, so that a slow moment of the machine, or what another contender left in its
+caches, meets both of a pair. A ratio is the median, over the turns, of a contender's time divided by
+the first one's right before it. On a CPU a time is the CPU time of the process; on
 a GPU it lies between two events, behind a flush of the L2 cache, and what is compiled or planned
 once is done before.
 """
@@ -63,14 +64,16 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A contender's times in one case, in seconds, one a turn."""
+    """A contender's times in one case, in seconds, one a turn, and the first one's before each."""
 
     contender: Contender
     seconds: list[float] = field(default_factory=list)
+    before: list[float] = field(default_factory=list)
 
-    def ratio_to(self, first: "Row") -> tuple[float, float, float]:
-        """Quartiles of the ratio to another's time in the same turn: median, lower, upper."""
-        ratios = [own / other for own, other in zip(self.seconds, first.seconds, strict=True)]
+    @property
+    def ratio(self) -> tuple[float, float, float]:
+        """Quartiles of the ratio to the first one's time: median, lower, upper."""
+        ratios = [own / first for own, first in zip(self.seconds, self.before, strict=True)]
         lower, median, upper = statistics.quantiles(ratios, n=4)
         return median, lower, upper
 
@@ -313,6 +316,7 @@ def run_case(
     rows = [Row(contender) for contender in contenders]
     for _ in range(repeats):
         for row in rows:
+            row.before.append(clock(contenders[0].attend))
             row.seconds.append(clock(row.contender.attend))
     return rows
 
@@ -347,7 +351,7 @@ def print_table(
                 f"{num_seqs} sequences of {seq_len} tokens, {case.num_bytes / 1e6:.1f} MB to read"
             )
             for row in rows:
-                median, lower, upper = row.ratio_to(rows[0])
+                median, lower, upper = row.ratio
                 seconds = statistics.median(row.seconds)
                 print(
                     f"  {row.contender.name:42}{seconds * 1e3:10.3f}{median:8.2f}"
