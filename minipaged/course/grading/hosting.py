@@ -23,8 +23,10 @@ apt-get install -y --no-install-recommends python3 python3-venv bubblewrap
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   { echo "The course needs Python 3.11 or later: choose a newer base image."; exit 1; }
 python3 -m venv /autograder/venv
-/autograder/venv/bin/pip install --index-url https://download.pytorch.org/whl/cpu torch
-/autograder/venv/bin/pip install numpy safetensors tokenizers triton
+/autograder/venv/bin/pip install uv
+cd /autograder/source
+/autograder/venv/bin/uv pip install --python /autograder/venv/bin/python --torch-backend cpu \\
+  -c constraints.txt -r pyproject.toml
 # The answers: readable for root alone. A submission runs as another user.
 chmod -R go-rwx /autograder/source
 """
@@ -71,8 +73,9 @@ jobs:
           sudo apt-get install -y --no-install-recommends bubblewrap
           # Ubuntu 24.04 forbids namespaces to users; the sandbox is made of them.
           sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
-          python -m pip install --index-url https://download.pytorch.org/whl/cpu torch
-          python -m pip install numpy safetensors tokenizers triton
+          python -m pip install uv
+          cd course && uv pip install --system --torch-backend cpu -c constraints.txt \\
+            -r pyproject.toml && cd ..
           chmod -R go-rwx course
       - name: Grade
         env:
@@ -95,9 +98,10 @@ PLACEHOLDER = "OWNER/COURSE"
 
 
 def course_files() -> list[Path]:
-    """What grading needs of the course: the package, its checks and the lessons' sources."""
+    """What grading needs: the package, its checks, the lessons' sources, what to install."""
     files = [path for path in (ROOT / "minipaged").rglob("*") if path.is_file()]
     files += (ROOT / "lessons" / "source").glob("*.md")
+    files += [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
     return sorted(path for path in files if not set(path.parts) & LEFT_OUT)
 
 
