@@ -17,7 +17,9 @@ WRONG = [
         says="least likely",
         edit=((CHOICE, "int(logits[-1].argmin())"),),
     ),
-    Wrong("00.1", "the score", says="score", edit=((CHOICE, "float(logits[-1].max())"),)),
+    Wrong("00.1", "the score", says="argmax", edit=((CHOICE, "float(logits[-1].max())"),)),
+    Wrong("00.1", "the score cut", says="(argmax)", edit=((CHOICE, "int(logits[-1].max())"),)),
+    Wrong("00.1", "the score, a tensor", says="(argmax)", edit=((CHOICE, "logits[-1].max()"),)),
     Wrong("00.1", "one token a row", says="One token", edit=((CHOICE, "logits.argmax(dim=-1)"),)),
     Wrong(
         "00.1",

@@ -35,8 +35,8 @@ def check_greedy(subject: Subject, draw: Draw) -> None:
         logits = draw.tensor(num_rows, vocab_size)
         winners = draw.sample(range(1, vocab_size), num_rows)
         for row, winner in enumerate(winners):
-            logits[row, winner] = 12.0 + (row == 1 < num_rows - 1)
-        logits -= 20.0 * draw.randint(0, 1)  # all scores may be negative
+            logits[row, winner] = 40.0 + (row == 1 < num_rows - 1)  # no score is a place
+        logits -= 60.0 * draw.randint(0, 1)  # all scores may be negative
         due = winners[-1]
         about = f"greedy(logits) with logits of shape {[num_rows, vocab_size]}"
         reply = subject.call("greedy", logits)
@@ -51,13 +51,22 @@ def check_greedy(subject: Subject, draw: Draw) -> None:
         )
 
 
+MAX = "That is the highest score (max). Its place in the row (argmax) is the token's id."
+
+
 def name_token(saw: Any, logits: torch.Tensor) -> str:
     """The misconception that a wrong token comes from."""
+    if isinstance(saw, torch.Tensor) and saw.is_floating_point() and saw.numel() == 1:
+        return MAX
+    if isinstance(saw, Ref) and saw.kind == "max":
+        return "max over an axis gives two things, scores and places; argmax the place alone."
     if isinstance(saw, torch.Tensor) and saw.numel() == 1:
         return "A token id is a plain whole number, and argmax gives a tensor: turn it into an int."
     if isinstance(saw, torch.Tensor):
         return "One token comes next: choose in one row, not in every row or column."
     if type(saw) is int:
+        if saw in (int(logits[-1].max()), int(logits.max())):
+            return MAX
         if saw == int(logits[0].argmax()) and len(logits) > 1:
             return "That is what follows the first token. The open question is in the last row."
         if saw == int(logits[-1].argmin()):
@@ -65,7 +74,7 @@ def name_token(saw: Any, logits: torch.Tensor) -> str:
         if saw == int(logits.argmax()):
             return "That is a place in all rows together: the other rows' questions are answered."
     if isinstance(saw, float):
-        return "That is a score. Its place in the row is the token's id."
+        return MAX
     return "The likeliest token has the highest score in the last row."
 
 
@@ -77,8 +86,8 @@ def name_token(saw: Any, logits: torch.Tensor) -> str:
     holds="A token's cache is its keys and values, in every layer, for every KV head.",
     hints=(
         (
-            "Look for two rows of the table that differ in one size. Doubling that size either "
-            "doubles the bytes or leaves them alone."
+            "Each row of the table doubles one size of the first row. Doubling it either doubles "
+            "the bytes or leaves them alone."
         ),
         (
             "Four sizes count: three of the model, and the bytes of one number. The product of the "

@@ -1,8 +1,10 @@
 """The figures of lesson 0: what comes next, what a cache takes, who fits."""
 
 from collections.abc import Sequence
+from importlib.resources import files
 
 import torch
+from safetensors.torch import load_file
 
 from minipaged.contiguous_cache import ContiguousKVCache
 from minipaged.model import Model, ModelConfig
@@ -21,24 +23,32 @@ def next_tokens(model: Model, text: str, num_shown: int = 6) -> None:
             range(num_shown), [repr(model.tokenizer.decode([idx])) for idx in ids.tolist()]
         )
         for row, share in enumerate(shares.tolist()):
-            ax.text(share * 1.01, row, f"{share:.1%}", va="center", fontsize=9)
+            label = f"{share:.1%}" if share >= 0.0005 else "<0.1%"
+            ax.text(share * 1.01, row, label, va="center", fontsize=9)
         ax.invert_yaxis()
         ax.set_xlim(0, 1.15 * max(shares.tolist()))
         ax.set_xlabel("probability of being next")
         ax.set_title(f"after: {text}", fontsize=10, loc="left")
 
 
-CACHES = (
-    (2, 6, 2, 8, torch.float32),
-    (3, 6, 2, 8, torch.float32),
-    (2, 12, 2, 8, torch.float32),
-    (2, 6, 6, 8, torch.float32),
-    (2, 6, 2, 16, torch.float16),
+def count_parameters() -> int:
+    """The numbers in the embedded model's checkpoint."""
+    path = files("minipaged") / "data" / "model.safetensors"
+    return sum(tensor.numel() for tensor in load_file(str(path)).values())
+
+
+CACHES = (  # each differs from the first in one size, which is doubled
+    (3, 12, 2, 8, torch.float16),
+    (6, 12, 2, 8, torch.float16),
+    (3, 24, 2, 8, torch.float16),
+    (3, 12, 4, 8, torch.float16),
+    (3, 12, 2, 16, torch.float16),
+    (3, 12, 2, 8, torch.float32),
 )
 
 
 def print_caches() -> None:
-    """A table of five models, and the bytes that a real cache of one token takes in each."""
+    """A table of six models, and the bytes that a real cache of one token takes in each."""
     print("layers  query heads  KV heads  head_dim  dtype      bytes a token")
     for *sizes, dtype in CACHES:
         num_layers, num_query_heads, num_kv_heads, head_dim = sizes
@@ -61,9 +71,13 @@ def who_fits(num_slots: int, max_seq_len: int, lengths: Sequence[int]) -> None:
         ax.barh(0, num_slots, color=EMPTY, edgecolor=FAINT, height=0.6)
         for idx in range(num_slabs):
             start, length = idx * max_seq_len, lengths[idx % len(lengths)]
-            ax.barh(0, length, left=start, color=SEQUENCES[idx % len(SEQUENCES)], height=0.6)
+            ax.barh(0, length, left=start, color=SEQUENCES[0], height=0.6)
             ax.barh(0, max_seq_len, left=start, fill=False, edgecolor=INK, height=0.6)
             ax.text(start + max_seq_len / 2, 0.42, f"slab {idx}", ha="center", fontsize=9)
+        left_over = num_slots - num_slabs * max_seq_len
+        if left_over:
+            middle = num_slots - left_over / 2
+            ax.text(middle, 0, f"{left_over:,}\nleft over", ha="center", va="center", fontsize=9)
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
         ax.set_ylim(-0.4, 0.62)
