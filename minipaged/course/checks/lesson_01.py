@@ -99,10 +99,12 @@ def name_mask(saw: torch.Tensor, due: torch.Tensor) -> str:
             "adds up to 1. A hidden key's share is exactly 0. All of it in float32."
         ),
         (
-            "Permute k to [num_kv_heads, 1, head_dim, seq_len] and v to [num_kv_heads, 1, seq_len, "
-            "head_dim]: the 1 stands for the whole group. Multiply, fill what is not allowed with "
-            "minus infinity, take the softmax over the last axis, multiply by the values, bring the "
-            "tokens to the front again, and give the result q's shape and dtype."
+            "First check_attention_inputs(q, k, v, causal). Then group_heads(q, num_kv_heads) of q "
+            "in float32 and scaled. Permute k to [num_kv_heads, 1, head_dim, seq_len] and v to "
+            "[num_kv_heads, 1, seq_len, head_dim]: the 1 stands for the whole group. Multiply, fill "
+            "what causal_mask(query_len, seq_len, device) does not allow with minus infinity, take "
+            "the softmax over the last axis, multiply by the values, bring the tokens to the front "
+            "again, and give the result q's shape and dtype."
         ),
     ),
 )
@@ -129,7 +131,8 @@ def check_attention(subject: Subject, draw: Draw) -> None:
     about = f"attention of {sizes(q, nothing)}, causal=False"
     reply = subject.call("attention", q, nothing, nothing, None, False)
     reason = "With no keys there is nothing to mix: zeros are due."
-    expect_tensor(about, result(reply, about, reason), torch.zeros(2, 6, 8), reason)
+    kinds = dict.fromkeys(("RuntimeError", "IndexError", "ValueError"), reason)
+    expect_tensor(about, result(reply, about, kinds), torch.zeros(2, 6, 8), reason)
     check_attention_errors(subject, draw)
 
 
@@ -149,7 +152,7 @@ def compare(
 ) -> None:
     """Fail unless a reply is attention of q, k and v, and left them as they were."""
     given = q.shape[2] ** -0.5 if scale is None else scale
-    saw = result(reply, about, "The shapes did not fit. Write the shape behind each step.")
+    saw = result(reply, about, refused(reply))
     due = slow_attention(q, k, v, given, causal).to(q.dtype)
     expect_tensor(about, saw, due, lambda saw: name_attention(saw, q, k, v, scale, causal))
     for name, before, after in zip("qkv", (q, k, v), reply.args_after, strict=False):
@@ -159,6 +162,21 @@ def compare(
             "unchanged",
             f"The caller's {name} was overwritten: of a float32 tensor, .float() is no copy.",
         )
+
+
+def refused(reply: Reply) -> dict[str, str]:
+    """The misconception that an exception inside attention points to."""
+    text = "" if reply.error is None else reply.error.text
+    if "view size" in text:
+        shapes = "A permuted tensor's numbers lie in another order: view refuses, reshape copies."
+    elif "dtype" in text or "scalar type" in text:
+        shapes = "Two dtypes met: bring q, k and v to float32 before the first product."
+    else:
+        shapes = "The shapes did not fit. Write the shape behind each step."
+    reasons = {"RuntimeError": shapes}
+    if "unsupported operand" in text and "NoneType" in text:
+        reasons["TypeError"] = "softmax_scale may be None, and None is no number to multiply by."
+    return reasons
 
 
 def slow_attention(
@@ -214,9 +232,13 @@ def name_attention(
     known = [
         (made(1.0), "The scores are not scaled."),
         (made(root), "A softmax_scale was given, and head_dim ** -0.5 was used all the same."),
-        (made(right * right), "The scores are scaled twice."),
         (made(1 / right), "The scores are scaled the wrong way: they must become smaller."),
-        (made(root * root), "Scores are divided by head_dim; by its square root is due."),
+        (
+            made(root * root),
+            "Scores are divided by head_dim (or by its root twice); once by its root is due.",
+        ),
+        (made(right * right), "The scores are scaled twice."),
+        *((made(other), reason) for other, reason in other_scales(q, k, scale)),
         (
             made(shift=0),
             "The queries are taken for the first tokens of the sequence; they are its last ones.",
@@ -259,6 +281,29 @@ def name_attention(
     return "Follow one query by hand: its scores, which are hidden, their softmax, the mix."
 
 
+def other_scales(q: torch.Tensor, k: torch.Tensor, given: float | None) -> list[tuple[float, str]]:
+    """Scales made of another size than head_dim, and of the one that was given."""
+    query_len, num_query_heads, head_dim = q.shape
+    seq_len, num_kv_heads, _ = k.shape
+    due = "head_dim, the length of one query" if given is None else "the softmax_scale given"
+    found = []
+    for name, size in (
+        ("num_query_heads", num_query_heads),
+        ("num_kv_heads", num_kv_heads),
+        ("seq_len, the number of keys", seq_len),
+        ("query_len, the number of queries", query_len),
+        ("group_size", num_query_heads // num_kv_heads),
+        ("num_query_heads * head_dim", num_query_heads * head_dim),
+    ):
+        for scale, how in ((size**-0.5, "the root of "), (1 / size, "")):
+            reason = f"Scores are divided by {how}{name}; what counts is {due}."
+            found.append((scale, reason))
+    if given is not None:
+        reason = "Scores are scaled by softmax_scale and by head_dim ** -0.5; one of them is due."
+        found.append((given * head_dim**-0.5, reason))
+    return found
+
+
 def check_views(subject: Subject, draw: Draw) -> None:
     """The model cuts q, k and v out of one tensor, so none of them is contiguous."""
     packed = draw.tensor(4, 10, 8)
@@ -274,7 +319,8 @@ def check_half_precision(subject: Subject, draw: Draw) -> None:
     q = (40 + 0.1 * draw.tensor(2, 6, 128)).to(half)
     k, v = (40 + 0.1 * draw.tensor(5, 2, 128)).to(half), draw.tensor(5, 2, 128, dtype=half)
     about = f"attention of {sizes(q, k)} in float16, all of q and k near 40"
-    saw = result(subject.call("attention", q, k, v), about)
+    reply = subject.call("attention", q, k, v)
+    saw = result(reply, about, refused(reply))
     due = slow_attention(q, k, v, 128**-0.5).to(half)
     reason = "Scores are computed in float16, where large ones are coarse or overflow: use float32."
     expect_tensor(about, saw, due, reason, tolerance=0.03)
@@ -325,7 +371,7 @@ def check_append(subject: Subject, draw: Draw) -> None:
             v_due[layer_idx] = torch.cat([v_due[layer_idx], v])
             reply = subject.call((cache, "append"), layer_idx, k, v)
             reason = "Along which axis do tokens follow each other? The other two have fixed sizes."
-            saw = result(reply, about, reason)
+            saw = result(reply, about, {"RuntimeError": reason})
             compare_kept(about, saw, k_due[layer_idx], v_due[layer_idx], k, v)
             compare_lists(subject, cache, about, k_due, v_due)
     about = "num_tokens after four appends in each of 3 layers and no extend"
@@ -344,7 +390,8 @@ def compare_kept(
     """Fail unless what append returned is all keys and all values of the layer."""
     is_pair = isinstance(saw, tuple | list) and len(saw) == 2
     if not is_pair:
-        expect(about, "something else", "two tensors", "All keys and all values are due, as two.")
+        seen = "something else" if saw is not None else None
+        expect(about, seen, "two tensors", "All keys and all values are due, as two.")
     for name, kept, due, new in zip(("keys", "values"), saw, (k_due, v_due), (k, v), strict=True):
         other = v_due if name == "keys" else k_due
 

@@ -67,15 +67,16 @@ def causal_grid(query_len: int = 2, seq_len: int = 5) -> None:
 
 
 def attention_steps() -> None:
-    """Scores, the mask, and shares of two queries and five keys, as numbers."""
+    """Scores, the mask, shares and the mix of two queries and five keys, as numbers."""
     scores = torch.tensor([[1.0, 3.0, 0.0, 2.0, 4.0], [2.0, 1.0, 0.0, 3.0, 1.0]])
     masked = scores.clone()
     masked[0, 4] = -torch.inf
     shares = torch.softmax(masked, dim=-1)
+    values = torch.tensor([10.0, 20.0, 30.0, 40.0, 50.0])
     tables = (("1. scaled scores", scores), ("2. hidden keys", masked), ("3. shares", shares))
     axes: Any
-    with drawing(9.5, 1.9, columns=3) as axes:
-        for ax, (title, table) in zip(axes, tables, strict=True):
+    with drawing(9.8, 2.1, columns=4) as axes:
+        for ax, (title, table) in zip(axes, tables, strict=False):
             for row in range(2):
                 for key in range(5):
                     value = float(table[row, key])
@@ -94,6 +95,24 @@ def attention_steps() -> None:
             ax.set_xlabel("key")
             ax.set_ylabel("query")
             bare(ax)
+        show_mix(axes[3], shares, values)
+
+
+def show_mix(ax: Axes, shares: torch.Tensor, values: torch.Tensor) -> None:
+    """The values of the keys in a row, and below it one mix of them for each query."""
+    for key, value in enumerate(values.tolist()):
+        cell(ax, key, -1, KEPT)
+        ax.text(key + 0.5, -0.5, f"{value:.0f}", ha="center", va="center", color=INK)
+    for row, mix in enumerate((shares @ values).tolist()):
+        ax.add_patch(Rectangle((0, row), 5, 1, fc=(*hex_rgb(NEW), 0.3), ec="white", lw=1.5))
+        ax.text(2.5, row + 0.5, f"{mix:.1f}", ha="center", va="center", color=INK)
+    ax.set_xlim(0, 5)
+    ax.set_ylim(2, -1)
+    ax.set_title("4. the values, mixed", fontsize=10)
+    ax.set_xticks([idx + 0.5 for idx in range(5)], [str(idx) for idx in range(5)])
+    ax.set_yticks([-0.5, 0.5, 1.5], ["value", "query 3", "query 4"])
+    ax.set_xlabel("key")
+    bare(ax)
 
 
 def work_per_token(count: Callable[[int, int], tuple[int, int]], longest: int = 1024) -> None:
