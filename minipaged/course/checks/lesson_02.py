@@ -20,6 +20,8 @@ from ..subject import Ref, Subject
 Holes = list[tuple[int, int]]
 
 NUM_KV_HEADS, HEAD_DIM = 2, 8
+# exceptions that say "there is none", by their nearest built-in names
+REFUSALS = ("ValueError", "RuntimeError", "MemoryError", "StopIteration", "Exception")
 
 
 # --- 02.1 the slab -----------------------------------------------------------------------------
@@ -233,7 +235,8 @@ def check_first_fit(subject: Subject, draw: Draw) -> None:
     for holes, n, idx in cases:
         about = f"first_fit({holes}, {n})"
         reply = subject.call("first_fit", list(holes), n)
-        start = result(reply, about, "A request that does not fit is an ordinary answer: None.")
+        reason = "A request that does not fit is an ordinary answer: None."
+        start = result(reply, about, dict.fromkeys(REFUSALS, reason) if idx is None else {})
         due = None if idx is None else holes[idx][0]
         expect(about, start, due, partial(fit_reason, holes, n, idx))
         after = reply.args_after[0]
@@ -357,9 +360,8 @@ def check_merge_hole(subject: Subject, draw: Draw) -> None:
     for what, holes in cases:
         about = f"the holes after merge_hole({holes}, start={start}, size={size}): {what}"
         reply = subject.call("merge_hole", list(holes), start, size)
-        value = result(
-            reply, about, "There may be no hole below the piece, or none above, or none at all."
-        )
+        reason = "There may be no hole below the piece, or none above, or none at all."
+        value = result(reply, about, dict.fromkeys(("IndexError", *REFUSALS), reason))
         slots = {s for a, n in [*holes, (start, size)] for s in range(a, a + n)}
         due = stretches(slots)
         expect(

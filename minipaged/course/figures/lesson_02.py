@@ -236,19 +236,24 @@ def parts_of(piece: Piece, scattered: bool) -> list[tuple[str, int]]:
 def waste_by_policy(comparison: Comparison) -> None:
     """What the slots are used for under each policy, as stacked bars with percentages."""
     policies = list(comparison.results)
-    with drawing(8, 0.9 + 0.55 * len(policies)) as axes:
+    with drawing(8, 1.1 + 0.55 * len(policies)) as axes:
+        bare = False  # whether some part is too small for its number
         for row, policy in enumerate(reversed(policies)):
             result, left = comparison.results[policy], 0.0
             num_slots, *counts = astuple(result.waste)
             for name, count in zip(WASTE, counts, strict=True):
                 share = 100 * count / num_slots
                 axes.barh(row, share, left=left, height=0.7, color=WASTE[name], edgecolor="white")
+                bare = bare or 0.1 <= share < 5
                 if share >= 5:
                     axes.text(left + share / 2, row, f"{share:.1f}", ha="center", va="center",
                               color=TEXT_ON[name])  # fmt: skip
                 left += share
             axes.text(101, row, f"{result.num_running:.1f}", va="center")
         axes.text(101, len(policies) - 0.45, "requests\nat once", va="bottom")
-        axes.set(xlim=(0, 100), xlabel="% of the slots, mean over the steps with requests waiting")
+        label = "% of the slots, mean over the steps with requests waiting"
+        axes.set(
+            xlim=(0, 100), xlabel=f"{label}\n(parts below 5 % have no number)" if bare else label
+        )
         axes.set_yticks(range(len(policies)), reversed(policies))
         legend(axes)
