@@ -58,11 +58,14 @@ def check_translate(subject: Subject, draw: Draw) -> None:
                 f"translate({address}) with page_size {page_size} and the table {due_frames}, "
                 f"page {page}, offset {offset}"
             )
+            reason = (
+                "Page and offset are quotient and remainder by page_size; this page has a frame."
+            )
+            reason += " A frame with the number 0 is a frame." if due_frames[page] == 0 else ""
             saw = result(
                 subject.call((table, "translate"), address),
                 about,
-                "Page and offset are quotient and remainder by page_size; this page has a frame."
-                + (" A frame with the number 0 is a frame." if due_frames[page] == 0 else ""),
+                dict.fromkeys(("Exception", "KeyError", "IndexError", "ValueError"), reason),
             )
             frame = due_frames[page]
             due = frame * page_size + offset
@@ -162,9 +165,10 @@ class Model:
             "has a frame of its own does anything get written. Return True or False."
         ),
         (
-            "Find the page. If the table has it: when own_page(page) is False, return False. Else "
-            "ask the allocator; for None return False, before you touch the table; otherwise enter "
-            "the frame. Then store the value at the translated address and return True."
+            "Find the page. If self.page_table.frames has it: when self.own_page(page) is False, "
+            "return False. Else ask self.allocator.allocate(); for None return False, before you "
+            "touch the table; otherwise enter the frame. Then store the value in self.memory at "
+            "self.page_table.translate(virtual_address) and return True."
         ),
     ),
 )
@@ -196,7 +200,10 @@ def check_write(subject: Subject, draw: Draw) -> None:
             model.put(address, value)
         reply = subject.call((space, "write"), address, value)
         about = f"write({address}, ...), {about}; {setting}"
-        saw = result(reply, about, {"PageFault": because, "Exception": because, **RAISES})
+        raises = {"Exception": because, **RAISES}
+        if reply.error is not None and "NoneType" in reply.error.text and due is False:
+            raises["TypeError"] = "allocate() gives None when no frame is left: no frame number."
+        saw = result(reply, about, raises)
         expect(about, saw, due, because if saw is not None else "write returns True or False.")
         state(about, lambda what: because if because is COPY else WRITES[due, what])
 
@@ -263,7 +270,6 @@ NEGATIVE = "A negative address is the caller's mistake: refuse it before anythin
 NO_NEED = "A page that has its frame needs no free one: the write succeeds."
 RAISES = {
     "MemoryError": "Running out of frames is an ordinary answer, False, and no exception.",
-    "TypeError": "allocate() gives None when no frame is left; None is no frame number.",
     "IndexError": "This address is no place in memory: the page table says where its page lies.",
 }
 WRITES = {
@@ -300,9 +306,9 @@ WRITES = {
             "leaves the other."
         ),
         (
-            "Go over the frames (the values, not the pages) of the parent's table and share each "
-            "with the allocator. Return a new PageTable with the parent's page_size and frames: its "
-            "constructor copies the dict."
+            "Go over the frames (the values, not the pages) of parent.frames and call "
+            "allocator.share(frame) for each. Return a new PageTable(page_size, frames) with the "
+            "parent's page_size and frames: its constructor copies the dict."
         ),
     ),
 )
