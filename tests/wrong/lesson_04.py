@@ -201,12 +201,6 @@ TABLE = [
     ),
     Wrong(
         "04.3",
-        "a block for each token",
-        says="not before",
-        edit=((NUM_NEW, "num_new_blocks = min(n, pool.num_free)"),),
-    ),
-    Wrong(
-        "04.3",
         "rounds down",
         says="round up",
         edit=((NUM_NEW, "num_new_blocks = (n - self.num_empty - 1) // self.block_size"),),
@@ -292,6 +286,12 @@ TABLE = [
     ),
     Wrong(
         "04.3",
+        "does not count the new tokens",
+        says="num_tokens was still",
+        edit=(("        self.num_tokens += n\n", ""),),
+    ),
+    Wrong(
+        "04.3",
         "forgets the tokens that were there",
         says="the earlier ones too",
         edit=(
@@ -353,6 +353,15 @@ WRITE = [
         edit=(
             (WRITE_K, "k_cache.reshape(-1, *k.shape[1:])[slots] = k[written].to(k_cache.dtype)"),
             (WRITE_V, "v_cache.reshape(-1, *v.shape[1:])[slots] = v[written].to(v_cache.dtype)"),
+        ),
+    ),
+    Wrong(
+        "04.4",
+        "asks for a view of a view",
+        says="Index k_cache by block and offset",
+        edit=(
+            (WRITE_K, "k_cache.view(-1, *k.shape[1:])[slots] = k[written].to(k_cache.dtype)"),
+            (WRITE_V, "v_cache.view(-1, *v.shape[1:])[slots] = v[written].to(v_cache.dtype)"),
         ),
     ),
     Wrong("04.4", "forgets v", says="Nothing was written", edit=((WRITE_V, "pass"),)),

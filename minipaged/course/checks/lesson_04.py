@@ -8,7 +8,7 @@ import torch
 from minipaged.attention import attention
 
 from ..checking import Draw, check_for, expect, expect_error, expect_tensor, poisoned, result
-from ..subject import Ref, Subject
+from ..subject import Ref, Reply, Subject
 
 POOL = "minipaged.block_table:BlockPool"
 NUM_KV_HEADS, HEAD_DIM = 2, 8
@@ -69,7 +69,10 @@ def check_refusals(subject: Subject, pool: Ref, num_blocks: int, made: str) -> N
     saw = result(
         subject.call((pool, "allocate"), num_free + 1),
         about,
-        "Too few free blocks is an ordinary answer, None, and no exception.",
+        dict.fromkeys(
+            ("ValueError", "IndexError", "RuntimeError", "MemoryError", "Exception"),
+            "Too few free blocks is an ordinary answer, None, and no exception.",
+        ),
     )
     expect(about, saw, None, "A request is served whole or not at all: too few blocks, then None.")
     expect(
@@ -113,7 +116,8 @@ def check_freeing(subject: Subject, draw: Draw) -> None:
         draw.shuffle(given_back)
     about = f"{made}; pool.free({given_back})"
     reply = subject.call((pool, "free"), given_back)
-    result(reply, about, "These blocks have an owner each: freeing them is right.")
+    reason = "These blocks have an owner each: freeing them is right."
+    result(reply, about, {"ValueError": reason})
     expect(about, reply.args_after[0], given_back, "The caller's list must not change.")
     expect(
         f"{about}; pool.num_free",
@@ -180,12 +184,14 @@ def check_owners(subject: Subject, draw: Draw) -> None:
         "A block is free when its last owner is gone, not when the first one goes.",
     )
     about = f"{about}; once more"
-    result(subject.call((pool, "free"), [block_id]), about, "The second owner may free it too.")
+    reply = subject.call((pool, "free"), [block_id])
+    result(reply, about, {"ValueError": "The second owner may free it too."})
     expect(about, subject.get(pool, "num_free"), 2, "Now its last owner is gone, so it is free.")
     result(subject.call((pool, "share"), [(block_id + 1) % 5]), "pool.share")
     twice = [(block_id + 1) % 5] * 2
     about = f"block {twice[0]} has two owners; pool.free({twice})"
-    result(subject.call((pool, "free"), twice), about, "Two owners may go in one call.")
+    reply = subject.call((pool, "free"), twice)
+    result(reply, about, {"ValueError": "Two owners may go in one call."})
     expect(f"{about}; pool.num_free", subject.get(pool, "num_free"), 3, "Both owners are gone.")
     about = f"{about}; pool.allocate(3)"
     saw = result(subject.call((pool, "allocate"), 3), about)
@@ -292,8 +298,8 @@ def why_slot(saw: object, known: dict[int, str]) -> str:
         ),
         (
             "Of the n tokens, self.num_empty need no block; round the rest up to whole blocks (0 if "
-            "the rest is negative). After a yes: extend block_ids, raise num_tokens, and ask "
-            "self.slot for each of the last n tokens."
+            "the rest is negative) and ask pool.allocate(number). After a yes: extend block_ids, "
+            "raise num_tokens, and ask self.slot(token_idx) for each of the last n tokens."
         ),
     ),
 )
@@ -325,7 +331,7 @@ def check_append(subject: Subject, draw: Draw) -> None:
         name = "AB"[who]
         about = f"{history}; {name}, which holds {before} tokens, .append({n}, pool)"
         reply = subject.call((tables[who], "append"), n, pool)
-        saw = result(reply, about)
+        saw = appended(subject, tables[who], reply, about, before, n)
         due = [slot(models[who], idx, block_size) for idx in range(before, lens[who])]
         everything = [slot(models[who], idx, block_size) for idx in range(lens[who])]
         expect(
@@ -375,12 +381,10 @@ def check_on_demand(subject: Subject, draw: Draw) -> None:
     """8 tokens in blocks of 4 own two blocks; the ninth takes the third."""
     pool, free_ids = aged_pool(subject, draw, 12, 5)
     table = subject.new("BlockTable", 4)
-    about = f"block_size 4, free blocks {free_ids}; an empty table, append(8, pool); block_ids"
-    result(
-        subject.call((table, "append"), 8, pool),
-        about,
-        {"IndexError": "Some of the 8 tokens have no block: round up to whole blocks."},
-    )
+    made = f"block_size 4, free blocks {free_ids}; an empty table, append(8, pool)"
+    about = f"{made}; block_ids"
+    reply = subject.call((table, "append"), 8, pool)
+    appended(subject, table, reply, made, before=0, n=8)
     expect(
         about,
         subject.get(table, "block_ids"),
@@ -393,14 +397,40 @@ def check_on_demand(subject: Subject, draw: Draw) -> None:
             else "8 tokens need two blocks, the lowest free ones of the pool."
         ),
     )
-    about = about.replace("; block_ids", ", append(1, pool); block_ids")
-    result(subject.call((table, "append"), 1, pool), about)
+    expect_counted(subject, table, made, before=0, n=8)
+    made = f"{made}, append(1, pool)"
+    about = f"{made}; block_ids"
+    reply = subject.call((table, "append"), 1, pool)
+    appended(subject, table, reply, made, before=8, n=1)
     expect(
         about,
         subject.get(table, "block_ids"),
         free_ids[:3],
         partial(table_mistakes, due=free_ids[:3]),
     )
+
+
+def appended(
+    subject: Subject, table: Ref, reply: Reply, about: str, before: int, n: int
+) -> list[int] | None:
+    """The value of an append; tells where it raised because num_tokens was not raised in time."""
+    kinds = {"IndexError": "Some of the tokens have no block: round up to whole blocks."}
+    if reply.error is not None and subject.get(table, "num_tokens") == before:
+        kinds["ValueError"] = (
+            f"num_tokens was still {before} there. self.slot knows only the tokens that num_tokens "
+            f"counts: raise it by n before you ask for the new tokens' slots."
+        )
+    saw: list[int] | None = result(reply, about, kinds)
+    return saw
+
+
+def expect_counted(subject: Subject, table: Ref, about: str, before: int, n: int) -> None:
+    """Fail where an append has left num_tokens as it was."""
+    seen = subject.get(table, "num_tokens")
+    if seen == before:
+        due = before + n
+        because = f"num_tokens did not change: {n} tokens came, and it counts every token."
+        expect(f"{about}; num_tokens", seen, due, because)
 
 
 def table_mistakes(saw: object, due: list[int]) -> str:
@@ -429,6 +459,9 @@ def slots_mistakes(saw: object, n: int, everything: list[int], block_ids: list[i
     return "One slot a new token, in the order of the tokens, through the table."
 
 
+PASS_ON = "A pool that says None is an ordinary answer: pass it on."
+
+
 def check_full_pool(subject: Subject, draw: Draw) -> None:
     """What does not fit changes nothing; what the last block holds needs no pool."""
     block_size = draw.choice([3, 4, 5])
@@ -440,10 +473,11 @@ def check_full_pool(subject: Subject, draw: Draw) -> None:
         f"block_size {block_size}, a table of {block_size + 1} tokens, 1 free block; "
         f"append({n}, pool)"
     )
+    reply = subject.call((table, "append"), n, pool)
     saw = result(
-        subject.call((table, "append"), n, pool),
+        reply,
         about,
-        "A pool that says None is an ordinary answer: pass it on.",
+        {"TypeError": PASS_ON} if reply.error and "NoneType" in reply.error.text else {},
     )
     expect(about, saw, None, "The tokens do not all fit, so none of them gets a slot: None.")
     state = (
@@ -501,7 +535,7 @@ def cache_memory(draw: Draw, num_blocks: int, block_size: int, dtype: torch.dtyp
             "copy."
         ),
         (
-            "check_slots first. keep = slot_mapping >= 0; the kept slots // and % k_cache.shape[1] "
+            "check_slots(slot_mapping, num_slots) first. keep = slot_mapping >= 0; the kept slots // and % k_cache.shape[1] "
             "give two index tensors; assign k[keep], in the cache's dtype, at both of them."
         ),
     ),
@@ -531,8 +565,7 @@ def check_write_kv(subject: Subject, draw: Draw) -> None:
             reply,
             about,
             {
-                "RuntimeError": "PyTorch refused an assignment: compare shapes and dtypes of both "
-                "sides; the cache's dtype decides.",
+                "RuntimeError": refused_write(reply),
                 "IndexError": "A slot is not a block id: split it into block and offset.",
             },
         )
@@ -566,6 +599,19 @@ def check_write_kv(subject: Subject, draw: Draw) -> None:
             cache,
             "A refused call has written nothing: look at all slots first.",
         )
+
+
+def refused_write(reply: Reply) -> str:
+    """What an error of PyTorch in write_kv points to."""
+    if reply.error is not None and "view size" in reply.error.text:
+        return (
+            "This cache is itself a view, and view() can't join its axes; reshape may copy, and the "
+            "copy would get your numbers. Index k_cache by block and offset instead."
+        )
+    return (
+        "PyTorch refused an assignment: compare shapes and dtypes of both sides; the cache's dtype "
+        "decides."
+    )
 
 
 def memory(x: torch.Tensor) -> torch.Tensor:
@@ -611,8 +657,9 @@ def write_mistakes(
             "seq_len in the last block belongs to nobody, and must not come along."
         ),
         (
-            "covered_blocks gives the ids that are needed. Index the cache's first axis with them, "
-            "flatten the first two axes, cut at seq_len; once for k, once for v."
+            "covered_blocks(block_table, seq_len, num_blocks, block_size) gives the ids that are "
+            "needed; the two sizes are k_cache.shape's first. Index the cache's first axis with the "
+            "ids, flatten the first two axes, cut at seq_len; once for k, once for v."
         ),
     ),
 )
@@ -632,6 +679,10 @@ def check_gather_kv(subject: Subject, draw: Draw) -> None:
             {
                 "IndexError": "Ids behind those that seq_len needs are padding: they are not read.",
                 "ValueError": "Take the ids that seq_len tokens need, rounded up to whole blocks.",
+                "RuntimeError": "view() can't join the axes of blocks that lie in another order; "
+                "flatten or reshape can: here, where you only read, a copy does no harm."
+                if reply.error and "view size" in reply.error.text
+                else "PyTorch refused: write the shape behind each step.",
             },
         )
         if not isinstance(saw, tuple | list) or len(saw) != 2:
@@ -726,7 +777,10 @@ def check_gather_edges(subject: Subject, draw: Draw) -> None:
             "attention puts its queries at the end of the keys, so it must get all seq_len keys, and "
             "the softmax_scale that you were given."
         ),
-        "gather_kv with the table and seq_len, then attention over what came out, scale passed on.",
+        (
+            "gather_kv(k_cache, v_cache, block_table, seq_len) gives k and v; then attention(q, k, v, "
+            "softmax_scale) over them, the scale being the one that you were given."
+        ),
     ),
 )
 def check_paged_attention_one(subject: Subject, draw: Draw) -> None:

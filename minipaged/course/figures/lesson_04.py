@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import NullLocator
 
 from minipaged.block_table import BlockTable
 from minipaged.contiguous_cache import request_trace
 
 from ..demos import two_requests
-from .style import EMPTY, FAINT, INK, SEQUENCES, WASTE, drawing
+from .style import FAINT, INK, SEQUENCES, WASTE, drawing
 
 OTHERS = "#d9d6cf"
 
@@ -42,17 +42,19 @@ def blocks(tables: Mapping[str, BlockTable], num_blocks: int = 16) -> None:
                 elif token_idx < tables[names[row]].num_tokens:
                     _slot(ax, x + offset, y, colours[row], str(token_idx))
                 else:
-                    _slot(ax, x + offset, y, EMPTY)
+                    _slot(ax, x + offset, y, None)
         ax.text(-1.2, -1.6, "memory", ha="right", va="center")
         ax.set_xlim(-5.6, 8 * (size + 0.7))
         ax.set_ylim(-2.1 * ((num_blocks - 1) // 8) - 1.7, 2 * len(names) + 1.3)
-        ax.text(
-            8 * (size + 0.7) - 0.7,
-            2 * len(names) + 0.5,
-            "grey: older requests",
-            ha="right",
-            va="center",
-            color="#666666",
+        ax.legend(
+            handles=[
+                Patch(facecolor=OTHERS, edgecolor=OTHERS, label="older requests"),
+                Patch(facecolor="white", edgecolor=FAINT, label="empty slot"),
+            ],
+            loc="upper right",
+            bbox_to_anchor=(1, 1),
+            borderaxespad=0,
+            frameon=False,
             fontsize=9,
         )
 
@@ -74,12 +76,16 @@ def _sequence(ax: Axes, name: str, table: BlockTable, y: float, colour: str) -> 
         for offset in range(size):
             token_idx = block_idx * size + offset
             used = token_idx < table.num_tokens
-            _slot(ax, x + offset, y, colour if used else EMPTY, str(token_idx) if used else "")
+            _slot(ax, x + offset, y, colour if used else None, str(token_idx) if used else "")
 
 
-def _slot(ax: Axes, x: float, y: float, colour: str, text: str = "") -> None:
-    """One slot of a block."""
-    ax.add_patch(Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=1))
+def _slot(ax: Axes, x: float, y: float, colour: str | None, text: str = "") -> None:
+    """One slot of a block; an empty one, without a colour, is an outline."""
+    if colour is None:
+        box = Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, fc="white", ec=FAINT, linewidth=0.8)
+    else:
+        box = Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="white", linewidth=1)
+    ax.add_patch(box)
     if text:
         ax.text(x + 0.5, y + 0.47, text, ha="center", va="center", fontsize=9, color="white")
 
@@ -161,4 +167,3 @@ def rates(tokens_per_second: Mapping[int, float]) -> None:
         ax.set_xlabel("sequences in a step")
         ax.set_ylabel("tokens a second")
         ax.margins(y=0.18)
-        ax.tick_params(axis="y", colors=FAINT)
