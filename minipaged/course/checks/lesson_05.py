@@ -28,7 +28,10 @@ def kernel_of(subject: Subject, name: str) -> Ref:
     fn = result(
         subject.call(f"{name}.__getattribute__", "fn"),
         f"looking for the kernel {name}",
-        "A kernel is a function under @triton.jit: the line above def must stay.",
+        {
+            "AttributeError": "A kernel is a function under @triton.jit: the line above def must "
+            "stay.",
+        },
     )
     return subject.new(KERNEL, fn)
 
@@ -56,7 +59,6 @@ def launch(
             "above says what.",
             "AttributeError": "A kernel has what tl and Python's arithmetic offer, and no more.",
             "ValueError": "Shapes in a kernel are powers of 2 and must fit together.",
-            "NameError": "Every name in a kernel is an argument, or was assigned before.",
         },
     )
     return reply.args_after[2]
@@ -247,7 +249,9 @@ def merging(
         arguments = (outs, lses)
     reply = subject.call(name, *arguments)
     saw = result(
-        reply, f"{name}: {about}", "Look at the shapes: outs have one axis more than lses."
+        reply,
+        f"{name}: {about}",
+        {"RuntimeError": "Look at the shapes: outs have one axis more than lses."},
     )
     if type(saw) is not tuple or len(saw) != 2:
         raise CheckFailed(f"{name}: {about}", repr(type(saw)), "a tuple (out, lse)", "Two results.")
@@ -728,11 +732,12 @@ def judge_decode(
             "row of dims [None, :]."
         ),
         (
-            "Before the loop: q by load_row; top -inf, total 0.0, mixed tl.zeros. In it: tokens = "
+            "Before the loop: q by load_row(ptr, HEAD_DIM, DIM_TILE); top -inf, total 0.0, mixed tl.zeros. In it: tokens = "
             "first + tl.arange(0, TILE); cells, masks, k and v as float32; scores = tl.sum(q[None, "
             ":] * k, axis=1) times the scale, tl.where for absent lanes; new_top; shrink = "
             "tl.exp(top - new_top), weights = tl.exp(scores - new_top); shrink and add to total "
-            "and mixed. Behind it: store_row of mixed over total (at least 1e-30)."
+            "and mixed. Behind it: store_row(ptr, row, HEAD_DIM, DIM_TILE), the row being mixed over "
+            "total (at least 1e-30)."
         ),
     ),
 )
