@@ -23,12 +23,9 @@ WRONG = [
     Wrong("00.1", "one token a row", says="One token", edit=((CHOICE, "logits.argmax(dim=-1)"),)),
     Wrong(
         "00.1",
-        "drawn by chance",
+        "the second likeliest",
         says="highest score",
-        source=(
-            "def greedy(logits):\n"
-            "    return int(torch.multinomial(torch.softmax(logits[-1] / 50, dim=-1), 1))\n"
-        ),
+        edit=((CHOICE, "int(logits[-1].topk(2).indices[1])"),),
     ),
     Wrong(
         "00.1",
