@@ -23,9 +23,9 @@ WRONG = [
     Wrong("00.1", "one token a row", says="One token", edit=((CHOICE, "logits.argmax(dim=-1)"),)),
     Wrong(
         "00.1",
-        "the second likeliest",
+        "counts from the end",
         says="highest score",
-        edit=((CHOICE, "int(logits[-1].topk(2).indices[1])"),),
+        edit=((CHOICE, f"{CHOICE} - logits.shape[1]"),),
     ),
     Wrong(
         "00.1",

@@ -404,6 +404,8 @@ def compare_kept(
             old = len(due) - len(new)
             if kept.shape == new.shape and torch.equal(kept, new):
                 return "Only the new tokens came back; earlier ones are lost or not returned."
+            if kept.shape[1:] == due.shape[1:] and len(kept) > len(due):
+                return "More tokens came back than this layer was given: another layer's are there."
             if kept.shape != due.shape:
                 return "Tokens lie along the first axis; it alone grows."
             if torch.equal(kept, other):

@@ -77,7 +77,9 @@ def check_append(subject: Subject, draw: Draw) -> None:
                 {
                     "RuntimeError": "The shapes do not agree: the slots that you write to must be "
                     "as many as the new tokens, from start up to num_tokens.",
-                    "IndexError": "The slab is indexed by layer first, then by slot.",
+                    "IndexError": "The slab is indexed by layer first, then by slot."
+                    if reply.error is None or is_whole(subject, cache, slab)
+                    else REPLACED.format("k or self.v"),
                 },
             )
             counts = (subject.get(cache, "start"), subject.get(cache, "num_tokens"))
@@ -119,6 +121,18 @@ def check_append(subject: Subject, draw: Draw) -> None:
         start = seq_len
 
 
+REPLACED = (
+    "self.{} was replaced by another tensor. The slab is reserved once and keeps its shape: write "
+    "into it."
+)
+
+
+def is_whole(subject: Subject, cache: Ref, slab: dict[str, torch.Tensor]) -> bool:
+    """Whether self.k and self.v still have the slab's shape."""
+    kept = {name: subject.get(cache, name) for name in slab}
+    return all(getattr(kept[name], "shape", None) == slab[name].shape for name in slab)
+
+
 def slab_reason(
     name: str,
     before: dict[str, torch.Tensor],
@@ -131,10 +145,7 @@ def slab_reason(
 ) -> str:
     """What a slab that is not as it should be points to."""
     if saw.shape != due[name].shape:
-        return (
-            f"self.{name} was replaced by another tensor. The slab is reserved once and keeps its "
-            "shape: write into it."
-        )
+        return REPLACED.format(name)
 
     def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
         return a.shape == b.shape and torch.equal(a.nan_to_num(1e9), b.nan_to_num(1e9))

@@ -235,7 +235,10 @@ def check_slot_of(subject: Subject, draw: Draw) -> None:
         saw = result(
             reply,
             about,
-            {"IndexError": "block_ids has one id a block, and is asked for a block, not a token."},
+            {
+                "IndexError": "block_ids has one id a block, and is asked for a block, not a token. "
+                "A block has block_size tokens, not always 4."
+            },
         )
         block_idx, offset = idx // block_size, idx % block_size
         block_id = block_ids[block_idx]
