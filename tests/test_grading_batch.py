@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from minipaged.course.cli import main
 from minipaged.course.exercises import catalogue
 from minipaged.course.grading import batch, feedback, hosting, results
 from minipaged.course.grading.bench import notebook as solved_notebook
 from minipaged.course.grading.channel import SandboxError
-from minipaged.course.grading.commands import check_command, grade_command
+from minipaged.course.grading.commands import check_command, grade_command, table
 from minipaged.course.grading.judge import Grade, Outcome, exercises_of
 from minipaged.course.grading.submissions import Submission
 from tests.grading_tools import LIMITS, _sandbox, code_cell, lesson_cells, sandbox, stub, write
@@ -275,8 +276,30 @@ def test_no_result_holds_what_was_due_or_drawn(tmp_path: Path) -> None:
     assert not any("12345" in text for text in texts)
 
 
+def test_a_name_adds_no_line_to_the_table() -> None:
+    entry = results.record(Grade("eve\nada     6/6", "a", "", "bubblewrap", []))
+    assert len(table([entry], []).split("\n")) == 3
+
+
+def test_results_of_an_earlier_run_are_no_submission(tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    out.mkdir()
+    with pytest.raises(SystemExit):
+        grade_command([str(tmp_path), "--out", str(out), "--lesson", "04"])
+
+
+def test_a_terminal_that_knows_few_characters_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(written, "ascii", write_through=True))
+    assert main(["→"]) == 2
+    assert b"no command" in written.getvalue()
+
+
 def test_file_names_of_students_are_safe_and_differ() -> None:
     names = ["ada", "../../etc", "a/b", "a_b", "", ".", "ä", "ö", "x" * 300, "con\n"]
+    names += ["\udcff", "\udcfe", batch.key_of("a/b")]
     keys = [batch.key_of(name) for name in names]
     assert len(set(keys)) == len(names)
     assert all(key and "/" not in key and not key.startswith(".") for key in keys)

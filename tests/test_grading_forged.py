@@ -300,6 +300,20 @@ FORGED = {
         return 0
         """
     ),
+    "the line closed, and no end": slot_of(
+        "import os, time\nos.closerange(3, 64)\ntime.sleep(1000)"
+    ),
+    "the line shut, and no end": slot_of(
+        """
+        import socket, time
+        for number in range(3, 20):
+            try:
+                socket.socket(fileno=number).shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        time.sleep(1000)
+        """
+    ),
     "a child that answers after its parent": slot_of(
         "import os\nif os.fork():\n    os._exit(0)\nimport time\ntime.sleep(1)\nreturn 0"
     ),

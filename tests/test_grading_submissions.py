@@ -135,6 +135,7 @@ BROKEN = {
     "no text": (b"\xff\xfe\x00\x01", "no UTF-8"),
     "nested too deep": (b"[" * 200_000, "nested too deep"),
     "a huge number": (b'{"cells": [], "nbformat": ' + b"9" * 10_000 + b"}", "no JSON|limit"),
+    "worksheets of a wrong form": (b'{"nbformat": 3, "worksheets": [{"cells": 5}, 1]}', "not 4"),
     "odd cells": (b'{"cells": [1, null, {"cell_type": 3}], "nbformat": 4}', "3 cells"),
 }
 
@@ -155,8 +156,15 @@ def test_a_notebook_of_200_megabytes_is_not_read(tmp_path: Path) -> None:
 
 
 def test_code_without_end_is_not_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.ipynb", [code_cell("x = 1\n" * 200_000)])
+    path = write(tmp_path / "a.ipynb", [code_cell("x = 1\n" * 7_000)] * 2)
     assert "lines of code" in warnings_of(path)
+
+
+def test_a_cell_without_end_is_left_out_alone(tmp_path: Path) -> None:
+    cells = [code_cell("# " + "x" * (10 << 20)), *lesson_cells("04")]
+    path = write(tmp_path / "a.ipynb", cells)
+    assert found(path)[0].extracted.target == source("04.2")
+    assert "cell 1 of a.ipynb was left out" in warnings_of(path)
 
 
 def test_nan_in_its_json_does_no_harm(tmp_path: Path) -> None:
@@ -254,6 +262,27 @@ def test_a_broken_zip_is_said(tmp_path: Path, data: bytes) -> None:
     assert warnings_of(path)
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_part_of_a_zip_costs_only_itself(tmp_path: Path, method: int) -> None:
+    path = tmp_path / "ada" / "old.zip"
+    write(tmp_path / "ada" / "04_block_tables.ipynb", lesson_cells("04"))
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("a.ipynb", "damaged " * 500)
+        start = archive.infolist()[0].compress_size // 2
+        archive.writestr("b.ipynb", json.dumps(notebook([])))
+    data = bytearray(path.read_bytes())
+    data[37 + start // 2 : 37 + start] = b"\xff" * len(data[37 + start // 2 : 37 + start])
+    path.write_bytes(data)
+    for name in ("old.zip", "more.zip"):
+        contents = read(Submission("ada", tmp_path / "ada"))
+        assert contents.files[-1] == "04_block_tables.ipynb"
+        assert "b.ipynb" in contents.files
+        assert f"{'a.ipynb' if name == 'old.zip' else name} could not be read" in "; ".join(
+            contents.warnings
+        )
+        (tmp_path / "ada" / "more.zip").write_bytes(b"PK\3\4 no zip")
+
+
 def test_a_copy_counts_less_than_the_lessons_own_notebook(tmp_path: Path) -> None:
     folder = tmp_path / "ada"
     wrong = source("04.2").replace("return ", "return 1 + ")
@@ -283,6 +312,18 @@ def test_a_folder_of_lessons_is_one_students(tmp_path: Path) -> None:
 def test_names_that_are_alike_stay_apart(tmp_path: Path) -> None:
     paths = [write(tmp_path / name / "a.ipynb", []) for name in ("x", "y")]
     assert [item.student for item in find_submissions(paths)] == ["a", "a (2)"]
+    paths += [write(tmp_path / "a (2).ipynb", []), write(tmp_path / "z" / "a.ipynb", [])]
+    names = [item.student for item in find_submissions(paths)]
+    assert names == ["a", "a (3)", "a (2)", "a (4)"]
+
+
+def test_a_link_has_its_own_name_and_may_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    links = [tmp_path / "eve", tmp_path / "bob.ipynb"]
+    for link, there in zip(links, ("there", "nowhere"), strict=True):
+        link.symlink_to(tmp_path / there)
+    assert [item.student for item in find_submissions(links, single=True)] == ["eve", "bob"]
+    assert "symbolic link" in warnings_of(links[1])
 
 
 def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:

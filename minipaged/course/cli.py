@@ -1,5 +1,6 @@
 """The command `minipaged`."""
 
+import io
 import sys
 from collections.abc import Callable, Sequence
 
@@ -52,6 +53,9 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 when all went well."""
+    for stream in (sys.stdout, sys.stderr):  # a name that a terminal can't show stops nothing
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] in COMMANDS:
         return COMMANDS[words[0]](words[1:])

@@ -67,9 +67,10 @@ class Judge:
 
 def key_of(student: str) -> str:
     """A file name for a student: safe, and no two alike."""
-    digest = hashlib.sha256(student.encode("utf-8", "replace")).hexdigest()[:8]
+    digest = hashlib.sha256(student.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", student).strip("._")[:60]
-    return stem if stem and stem == student else f"{stem or 'submission'}-{digest}"
+    plain = stem and stem == student and not re.search(r"-[0-9a-f]{16}$", stem)
+    return stem if plain else f"{stem or 'submission'}-{digest}"
 
 
 def work(

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,6 +73,8 @@ def grade_command(argv: Sequence[str] | None = None) -> int:
         lessons = None if not args.lesson else [n for one in args.lesson for n in one.split(",")]
         exercises = exercises_of(lessons)
         items = submissions.find_submissions(args.submission, args.single)
+        out = args.out.resolve()  # of an earlier run, in the folder of the submissions
+        items = [item for item in items if item.path.is_symlink() or item.path.resolve() != out]
     except (ValueError, OSError) as error:
         parser.error(str(error))
     if not items:
@@ -111,12 +114,13 @@ def grade_command(argv: Sequence[str] | None = None) -> int:
 def table(records: list[Record], exercises: list[Exercise]) -> str:
     """Marks by student and exercise, in columns."""
     marks = {"passed": "+", "failed": "-", "not done": ".", "missing": " ", "not graded": "?"}
-    width = min(40, max([len("student"), *(len(entry["student"]) for entry in records)]))
+    names = [re.sub(r"\s", " ", entry["student"]) for entry in records]
+    width = min(40, max([len("student"), *map(len, names)]))
     lines = []
     lessons = sorted({exercise.lesson for exercise in exercises})
     head = "  ".join(lesson.ljust(sum(e.lesson == lesson for e in exercises)) for lesson in lessons)
     lines.append(f"{'student':{width}}  points  {head}")
-    for entry in records:
+    for name, entry in zip(names, records, strict=True):
         cells = []
         for lesson in lessons:
             cells.append(
@@ -125,7 +129,6 @@ def table(records: list[Record], exercises: list[Exercise]) -> str:
                 ).ljust(2)
             )
         points = f"{entry['score']}/{entry['max_score']}"
-        name = entry["student"]
         name = name if len(name) <= width else name[: width - 1] + "…"
         lines.append(f"{name:{width}}  {points:>6}  {'  '.join(cells)}".rstrip())
     lines.append("+ passed   - failed   . not done   (blank) missing   ? not graded")

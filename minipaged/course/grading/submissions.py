@@ -8,10 +8,13 @@ import ast
 import hashlib
 import io
 import json
+import lzma
 import os
 import re
 import stat
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -26,6 +29,20 @@ MAX_LINES = 10_000
 MAX_CELLS = 5_000
 MAX_FILES = 200
 SKIPPED_FOLDERS = {"__MACOSX", ".ipynb_checkpoints", "__pycache__", ".git", "node_modules"}
+UNREADABLE = (  # all that a file made by others may raise in those who read it
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    RuntimeError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +117,31 @@ def find_submissions(paths: list[Path], single: bool = False) -> list[Submission
     """
     found: list[Submission] = []
     for path in paths:
-        if not path.exists():
+        if not path.exists() and not path.is_symlink():
             raise FileNotFoundError(f"there is no {path}")
         if path.is_dir() and not single and not is_one_students(path):
             entries = sorted(path.iterdir(), key=lambda entry: entry.name)
             found += [Submission(name_of(e), e) for e in entries if may_be_submission(e)]
         else:
             found.append(Submission(name_of(path), path))
-    seen: dict[str, int] = {}
+    taken = {item.student for item in found}
+    seen: set[str] = set()
     unique = []
     for item in found:
-        seen[item.student] = seen.get(item.student, 0) + 1
-        number = seen[item.student]
-        name = item.student if number == 1 else f"{item.student} ({number})"
+        name, number = item.student, 1
+        while name in seen or (number > 1 and name in taken):  # a student may be called "a (2)"
+            number += 1
+            name = f"{item.student} ({number})"
+        seen.add(name)
         unique.append(Submission(name, item.path))
     return unique
 
 
 def name_of(path: Path) -> str:
     """A submission's name."""
-    return path.stem if path.suffix in (".ipynb", ".zip") else path.resolve().name
+    if path.suffix in (".ipynb", ".zip"):
+        return path.stem
+    return path.name if path.name not in ("", "..") else path.resolve().name
 
 
 def may_be_submission(path: Path) -> bool:
@@ -152,7 +174,7 @@ def read(submission: Submission) -> Contents:
         contents.files.append(file.name)
         try:
             contents.cells += read_notebook(file, contents.warnings)
-        except ValueError as error:
+        except UNREADABLE as error:
             contents.warnings.append(f"{file.name} could not be read: {error}")
     if not contents.files:
         contents.warnings.append("there is no notebook in it")
@@ -181,7 +203,7 @@ def first_files(submission: Submission, warnings: list[str]) -> Iterator[File]:
                 warnings.append(f"only the first {MAX_FILES} notebooks were read")
                 break
             yield file
-    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except UNREADABLE as error:
         warnings.append(f"it could not be read: {error}")
 
 
@@ -201,7 +223,11 @@ def files_of(path: Path, warnings: list[str]) -> Iterator[File]:
 def files_of_folder(folder: Path, warnings: list[str]) -> Iterator[File]:
     """The notebooks below a folder; no link is followed."""
     paths = []
-    for place, folders, names in os.walk(folder, followlinks=False):
+
+    def unreadable(error: OSError) -> None:
+        warnings.append(f"{Path(str(error.filename)).name} could not be read: {error.strerror}")
+
+    for place, folders, names in os.walk(folder, onerror=unreadable, followlinks=False):
         for name in sorted(folders):
             if os.path.islink(os.path.join(place, name)):
                 warnings.append(f"{name} is a symbolic link, which is not followed")
@@ -257,8 +283,13 @@ def files_of_zip(path: Path, warnings: list[str]) -> Iterator[File]:
     data = read_bytes(path, path.name, warnings)
     if data is None:
         return
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+    except UNREADABLE as error:
+        warnings.append(f"{path.name} could not be read: {error}")
+        return
     total = 0
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with archive:
         infos = [info for info in archive.infolist() if is_notebook(info.filename)]
         for info in sorted(infos, key=lambda info: by_name(info.filename))[: MAX_FILES + 1]:
             place = PurePosixPath(info.filename.replace("\\", "/"))
@@ -273,8 +304,12 @@ def files_of_zip(path: Path, warnings: list[str]) -> Iterator[File]:
             if info.flag_bits & 1:
                 warnings.append(f"{info.filename} was not read: it is encrypted")
                 continue
-            with archive.open(info) as file:
-                text = file.read(MAX_NOTEBOOK + 1)
+            try:
+                with archive.open(info) as file:
+                    text = file.read(MAX_NOTEBOOK + 1)
+            except UNREADABLE as error:
+                warnings.append(f"{info.filename} could not be read: {error}")
+                continue
             total += len(text)
             if len(text) > MAX_NOTEBOOK or total > 5 * MAX_NOTEBOOK:
                 warnings.append(f"{info.filename} was not read: it is too large when unpacked")
@@ -307,7 +342,8 @@ def read_notebook(file: File, warnings: list[str]) -> list[Cell]:
         sheets = notebook.get("worksheets")
         if type(sheets) is not list:
             raise ValueError("it is no notebook: it has no cells")
-        cells = [c for s in sheets if type(s) is dict for c in s.get("cells") or [] if s]
+        parts = [s.get("cells") for s in sheets if type(s) is dict]
+        cells = [cell for part in parts if type(part) is list for cell in part]
     if version != 4:
         warnings.append(f"{file.name} says that its format is {str(version)[:20]!r}, not 4")
     if len(cells) > MAX_CELLS:
@@ -330,6 +366,9 @@ def read_notebook(file: File, warnings: list[str]) -> list[Cell]:
                 warnings.append(f"{place} was left out: too many lines that only IPython knows")
                 continue
             if markdown and len(text) > 50_000:
+                continue
+            if len(text) > MAX_CODE:  # data, no solution
+                warnings.append(f"{place} was left out: it has more than {MAX_CODE} characters")
                 continue
             text = text if markdown else plain_python(text)
             found.append(Cell(place, text, exercise_of(cell), markdown, len(magics)))
