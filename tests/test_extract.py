@@ -152,6 +152,48 @@ def test_results_of_calls_are_not_taken():
     assert extracted.needs == []
 
 
+def test_calls_that_only_make_a_constant_or_a_type_are_taken(run):
+    f = run(
+        "import math, collections\nfrom typing import TypeVar",
+        "T = TypeVar('T')\nLOW = float('-inf')\nROOT = math.sqrt(4)",
+        "Pair = collections.namedtuple('Pair', 'a b')",
+        "half = lambda x, by=ROOT: math.floor(x / by)",
+        "def f(x: T) -> T: return Pair(LOW, half(x))",
+    )
+    assert tuple(f(7)) == (float("-inf"), 3)
+
+
+def test_imports_that_are_tried_and_helpers_by_case(run):
+    f = run(
+        "try:\n    import no_such_module as m\nexcept ImportError:\n    import math as m",
+        "if m.pi > 3:\n    def g(x): return m.floor(x)\nelse:\n    g = None",
+        "async def later(x): return g(x)",
+        "def f(x):\n    import asyncio\n    return asyncio.run(later(x))",
+    )
+    assert f(2.5) == 2
+    assert extract(["if True:\n    x = 1\n    print(x)\ndef f(): return x"], "f", {}).needs == []
+
+
+def test_a_helper_with_a_builtins_name_is_taken_and_a_variable_is_not(run):
+    f = run("sum = 0\ndef max(a, b): return 'mine'", "def f(): return max(1, 2), sum([1, 2])")
+    assert f() == ("mine", 3)
+
+
+def test_a_star_import_is_taken_where_a_name_is_unknown(run):
+    cell = "from math import *"
+    assert run(cell, "def f(x): return floor(x)")(2.5) == 2
+    assert extract([cell, "def f(x): return x"], "f", {}).needs == []
+
+
+def test_a_future_import_of_any_cell_counts(run):
+    f = run(
+        "import math\nfrom __future__ import annotations",
+        "class Row:\n    def next(self) -> Row: return Row()",
+        "def f(x: Unknown): return math.pi, Row().next()",
+    )
+    assert type(f(1)[1]).__name__ == "Row"
+
+
 def test_changing_an_entry_or_an_attribute_defines_nothing(run):
     f = run(
         "SIZES = {'a': 1}\nkey = 'a'",

@@ -145,6 +145,26 @@ UNUSUAL = {
             return block_ids[block] * block_size + offset
         """,
     ),
+    "annotations that are not evaluated, a star import, constants that calls make": (
+        "04.2",
+        """
+        from __future__ import annotations
+        from math import *
+        from collections import namedtuple
+
+        Place = namedtuple("Place", "block offset")
+        FIRST = int("0")
+
+        class Finder:
+            def to(self, idx: Index, size: int) -> Finder:
+                self.place = Place(floor(idx / size), idx % size)
+                return self
+
+        def slot_of(block_ids: Ids, token_idx: Index, block_size: int) -> Slot:
+            block, offset = Finder().to(token_idx, block_size).place
+            return FIRST + block_ids[block] * block_size + offset
+        """,
+    ),
     "a loop in the place of indexing": (
         "04.5",
         """

@@ -131,6 +131,15 @@ def test_helpers_imports_classes_and_constants_come_along():
     assert mended.count("import heapq") == 1
 
 
+def test_annotations_that_are_not_evaluated_stay_so():
+    cells = ("from __future__ import annotations\nif True:\n    def late(x): return x",)
+    text = splice(*cells, "def slot_of(ids: Later, idx) -> Later:\n    return late(-ids[idx])")
+    assert space_of(text)["slot_of"]([3], 0) == -3
+    assert splice(*cells, "def slot_of(ids: Later, idx):\n    return late(0)", text=text)
+    with pytest.raises(ValueError, match="another last"):
+        splice("if True:\n    def last(): pass", "def slot_of(ids, idx):\n    return last()")
+
+
 def test_imports_of_the_module_itself_are_left_out():
     mended = splice(
         "from minipaged.pool import Pool, LIMIT", "def slot_of(ids, idx): return Pool, LIMIT"

@@ -10,7 +10,7 @@ import io
 import re
 import symtable
 import tokenize
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -102,26 +102,70 @@ def definitions(cells: Iterable[str], notes: list[str] | None = None) -> dict[st
 
 
 def bound_names(node: ast.stmt, lines: list[str]) -> Iterable[tuple[str, Definition]]:
-    """The names that a top-level statement defines for good: no results of calls."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    """The names that a top-level statement defines for good: no results of calls, but for a few
+    calls that only make a constant or a type."""
+    if isinstance(node, Named):
         first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
         text = "".join(lines[first - 1 : node.end_lineno]).rstrip()
         yield node.name, Definition(node, text)
     elif isinstance(node, ast.Import | ast.ImportFrom):
         for alias in node.names:
-            if alias.name != "*":
-                single = type(node)(**{**dict(ast.iter_fields(node)), "names": [alias]})
-                bound = alias.asname or alias.name.split(".")[0]
-                yield bound, Definition(node, ast.unparse(single))
+            single = type(node)(**{**dict(ast.iter_fields(node)), "names": [alias]})
+            bound = alias.asname or alias.name.split(".")[0]
+            if alias.name == "*":
+                bound = f"* of {getattr(node, 'module', '')}"
+            yield bound, Definition(node, ast.unparse(single))
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        calls = (ast.Call, ast.Await, ast.Lambda, ast.comprehension, ast.NamedExpr)
-        if not any(isinstance(part, calls) for part in ast.walk(node.value)):
+        if is_constant(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             assignment = Definition(node, ast.unparse(node))
             for target in targets:
                 for part in ast.walk(target):
                     if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                         yield part.id, assignment
+    elif isinstance(node, ast.If | ast.Try):
+        inner = list(branches(node))
+        if all(isinstance(part, (*Named, ast.Import, ast.ImportFrom, *Plain)) for part in inner):
+            whole = Definition(node, ast.unparse(node))
+            for part in inner:
+                for name, _ in bound_names(part, lines):
+                    if not name.startswith("* of "):
+                        yield name, whole
+
+
+Named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+Plain = (ast.Assign, ast.AnnAssign, ast.Pass, ast.If, ast.Try)
+HARMLESS = {
+    *("float", "int", "str", "bool", "tuple", "list", "dict", "set", "frozenset", "range", "len"),
+    *("namedtuple", "NamedTuple", "TypeVar", "NewType", "getLogger", "sqrt", "log", "log2", "exp"),
+    *("device", "finfo", "iinfo", "compile", "itemgetter", "is_available", "partial"),
+}
+
+
+def branches(node: ast.If | ast.Try) -> Iterator[ast.stmt]:
+    """The statements in the branches of an `if` or a `try`."""
+    yield from node.body + node.orelse
+    if isinstance(node, ast.Try):
+        yield from node.finalbody
+        for handler in node.handlers:
+            yield from handler.body
+
+
+def is_constant(value: ast.AST) -> bool:
+    """Whether an expression only names, or makes, a constant, a type or a small function."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, ast.Lambda):
+            waiting += [*part.args.defaults, *(d for d in part.args.kw_defaults if d)]
+            continue
+        if isinstance(part, ast.Await | ast.comprehension | ast.NamedExpr):
+            return False
+        if isinstance(part, ast.Call):
+            if ast.unparse(part.func).rpartition(".")[2] not in HARMLESS:
+                return False
+        waiting += ast.iter_child_nodes(part)
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +176,12 @@ class Names:
     used: set[str]
 
 
-def global_names(code: str) -> Names:
+def global_names(code: str, own: Collection[str] = ()) -> Names:
     """The global names of a piece of code; annotations, decorators and defaults count, quoted
     annotations too. Parameters, local names and builtins do not.
+
+    Args:
+        own: builtins that count all the same, as other code defines them anew.
 
     Raises:
         SyntaxError: when the code is no Python.
@@ -159,12 +206,12 @@ def global_names(code: str) -> Names:
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 if part.value.isidentifier():
                     used.add(part.value)
-    return Names(bound, used - set(dir(builtins)))
+    return Names(bound, used - (set(dir(builtins)) - set(own)))
 
 
-def names_used(node: ast.AST) -> set[str]:
+def names_used(node: ast.AST, own: Collection[str] = ()) -> set[str]:
     """Every global name that a statement uses; see `global_names`."""
-    return global_names(ast.unparse(node)).used
+    return global_names(ast.unparse(node), own).used
 
 
 def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extracted:
@@ -186,9 +233,12 @@ def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extrac
         raise NotFound(" ".join([f"no cell defines {name} as a function or class.", *notes]))
     result = Extracted(name, definition.text, notes=notes)
     done = {name}
+    unknown: list[str] = []
+    functions = (*Named, ast.Import, ast.ImportFrom)
+    own = [known for known, what in found.items() if isinstance(what.node, functions)]
 
     def visit(node: ast.AST) -> None:
-        for used in sorted(names_used(node) - done):
+        for used in sorted(names_used(node, own) - done):
             done.add(used)
             if used in given:
                 result.needs.append(f"from {given[used]} import {used}")
@@ -196,10 +246,20 @@ def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extrac
                 visit(found[used].node)
                 if found[used].text not in result.needs:
                     result.needs.append(found[used].text)
+            else:
+                unknown.append(used)
 
     visit(definition.node)
     result.needs.sort(key=lambda text: not text.startswith(("import ", "from ")))
+    if unknown:  # perhaps they come from there
+        stars = [what.text for bound, what in found.items() if bound.startswith("* of ")]
+        result.needs[:0] = stars
+    if FUTURE in (what.text for what in found.values()):
+        result.needs.insert(0, FUTURE)
     return result
+
+
+FUTURE = "from __future__ import annotations"  # IPython keeps it for all cells that follow
 
 
 def is_stub(node: ast.AST, todo: tuple[str, ...]) -> bool:

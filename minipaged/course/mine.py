@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .exercises import ROOT, Exercise
-from .extract import Extracted
+from .extract import FUTURE, Extracted, Named, branches
 
 FOLDER = ROOT / "mine"
 
@@ -121,6 +121,8 @@ def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -
     taken = set(standing)
     imports, helpers = [], []
     for need in extracted.needs:
+        if need == FUTURE:
+            continue
         node = ast.parse(need).body[0]
         known = names_bound(node) <= taken
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -132,7 +134,11 @@ def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -
         else:
             helpers.append(need)
     parts = [*imports, *helpers, extracted.target]
-    return "\n".join([*lines[:first], begin, "\n\n\n".join(parts), end, *lines[last + 1 :]]) + "\n"
+    lines = [*lines[:first], begin, "\n\n\n".join(parts), end, *lines[last + 1 :]]
+    if FUTURE in extracted.needs and FUTURE not in lines:
+        top = ast.parse(text).body[0]  # the docstring
+        lines.insert((top.end_lineno or 0) if isinstance(top, ast.Expr) else 0, FUTURE)
+    return "\n".join(lines) + "\n"
 
 
 def definition(text: str, name: str) -> ast.stmt:
@@ -150,8 +156,10 @@ def alike(one: ast.AST, other: ast.AST) -> bool:
 
 def names_bound(node: ast.stmt) -> set[str]:
     """The names that a top-level statement binds."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    if isinstance(node, Named):
         return {node.name}
+    if isinstance(node, ast.If | ast.Try):
+        return set().union(*map(names_bound, branches(node)))
     if isinstance(node, ast.Import | ast.ImportFrom):
         return {alias.asname or alias.name.split(".")[0] for alias in node.names}
     stores = (n for n in ast.walk(node) if isinstance(n, ast.Name))
