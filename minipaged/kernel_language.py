@@ -47,13 +47,14 @@ def unary(name: str, operation: Callable[[torch.Tensor], torch.Tensor]) -> Calla
 
 def static_shape(shape: Any) -> list[int]:
     """The shape of a new tile, which must be known to the compiler, in powers of two."""
-    sizes = list(shape) if isinstance(shape, list | tuple) else [shape]
-    for size in sizes:
+    if not isinstance(shape, list | tuple):
+        raise TypeError(f"a tile's shape is a list, as in tl.zeros([8], tl.float32), not {shape!r}")
+    for size in shape:
         if isinstance(size, Value) or not isinstance(size, int):
             raise TypeError(f"a tile's shape must be tl.constexpr, not {size!r}")
         if size < 1 or size & (size - 1):
             raise ValueError(f"a tile's sizes are powers of 2, not {size}")
-    return sizes
+    return list(shape)
 
 
 class Language:

@@ -240,6 +240,16 @@ def use_truth(x_ptr):
 
 
 @triton.jit
+def use_bare_shape(x_ptr):
+    tl.zeros(8, tl.float32)
+
+
+@triton.jit
+def use_bare_full(x_ptr):
+    tl.full(8, 0.0, tl.float32)
+
+
+@triton.jit
 def use_low_exp(x_ptr):
     tl.exp(tl.load(x_ptr).to(tl.float16))
 
@@ -264,6 +274,8 @@ def use_hint(x_ptr):
         (use_global, NameError, "global PLAIN"),
         (use_three, ValueError, "powers of 2, not 3"),
         (use_runtime_shape, TypeError, "constexpr"),
+        (use_bare_shape, TypeError, "shape is a list, .* not 8"),
+        (use_bare_full, TypeError, "shape is a list, .* not 8"),
         (use_no_other, TypeError, "needs other="),
         (use_positional_mask, TypeError, "by name"),
         (use_index, TypeError, "':' and None only"),
