@@ -167,14 +167,6 @@ COPIES = [
     ),
     Wrong(
         "05.2",
-        "writes every tile into the first",
-        says="Only the first tile",
-        edit=(
-            ("out_ptr + idx", "out_ptr + tl.arange(0, TILE)"),
-        ),
-    ),
-    Wrong(
-        "05.2",
         "reads behind the mask without other",
         says="in a way that Triton does not have",
         edit=((", other=0.0", ""),),
@@ -190,6 +182,12 @@ COPIES = [
         "forgets the decorator",
         says="must stay",
         edit=(("@triton.jit\n", ""),),
+    ),
+    Wrong(
+        "05.2",
+        "indexes a pointer",
+        says="A pointer has no index",
+        edit=(("tl.load(x_ptr + idx, mask=is_inside, other=0.0)", "x_ptr[idx]"),),
     ),
 ]  # fmt: skip
 if COMPILES:
@@ -251,12 +249,6 @@ STORE = [
     ),
     Wrong(
         "05.3",
-        "takes the dims to lie side by side",
-        says="by its own stride",
-        edit=(("dims * cache_stride_dim", "dims"),),
-    ),
-    Wrong(
-        "05.3",
         "writes every head into the first",
         says="Each program writes one head",
         edit=((" + head * cache_stride_head", ""),),
@@ -306,15 +298,21 @@ STORE = [
     ),
     Wrong(
         "05.3",
-        "masks no dims",
-        says="lanes at or behind HEAD_DIM",
-        edit=(("in_head = dims < HEAD_DIM", "in_head = dims < DIM_TILE"),),
+        "stores V into k_cache",
+        says="v into v_cache",
+        edit=(("tl.store(v_cache_ptr + target", "tl.store(k_cache_ptr + target"),),
     ),
     Wrong(
         "05.3",
-        "believes that a block has 4 tokens",
-        says="by its own stride",
-        edit=(("slot // BLOCK_SIZE", "slot // 4"), ("slot % BLOCK_SIZE", "slot % 4")),
+        "counts slots with 32 bits",
+        says="make the slot 64 bits wide",
+        edit=(("slot_mapping_ptr + token_idx).to(tl.int64)", "slot_mapping_ptr + token_idx)"),),
+    ),
+    Wrong(
+        "05.3",
+        "counts tokens with 32 bits",
+        says="make the token's number 64 bits wide",
+        edit=(("tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),),
     ),
 ]
 
@@ -327,12 +325,9 @@ def decode(exercise: str, v_ptr: str) -> list[Wrong]:
     return [
         Wrong(
             exercise,
-            "subtracts no maximum",
-            says="exp of them is too large",
-            edit=(
-                ("shrink, weights = tl.exp(top - new_top), tl.exp(scores - new_top)",
-                 "shrink, weights = 1.0, tl.exp(scores)"),
-            ),
+            "starts the largest score at 0",
+            says="The largest score so far starts at -inf",
+            edit=(('top, total = float("-inf"), 0.0', "top, total = 0.0, 0.0"),),
         ),
         Wrong(
             exercise,
@@ -359,27 +354,9 @@ CONTIGUOUS = [
     ),
     Wrong(
         "05.4",
-        "does not shrink the mix",
-        says="what was mixed so far",
-        edit=(("mixed = mixed * shrink +", "mixed = mixed +"),),
-    ),
-    Wrong(
-        "05.4",
-        "forgets the scale",
-        says="multiplied by softmax_scale",
-        edit=((" * softmax_scale, float", ", float"),),
-    ),
-    Wrong(
-        "05.4",
         "counts absent lanes",
         says="score 0 counts like any other",
         edit=((SCORES, "tl.sum(q[None, :] * k, axis=1) * softmax_scale"),),
-    ),
-    Wrong(
-        "05.4",
-        "never divides",
-        says="divided by the sum of the weights",
-        edit=(("mixed / tl.maximum(total, 1e-30)", "mixed"),),
     ),
     Wrong(
         "05.4",
@@ -389,15 +366,46 @@ CONTIGUOUS = [
     ),
     Wrong(
         "05.4",
-        "takes the maximum of the tile alone",
-        says="of this tile and all before it",
-        edit=(("tl.maximum(top, tl.max(scores, axis=0))", "tl.max(scores, axis=0)"),),
+        "subtracts no maximum",
+        says="exp of them is too large",
+        edit=(
+            (
+                "shrink, weights = tl.exp(top - new_top), tl.exp(scores - new_top)",
+                "shrink, weights = 1.0, tl.exp(scores)",
+            ),
+        ),
     ),
     Wrong(
         "05.4",
-        "takes a view for contiguous",
-        says="by its own stride",
-        edit=(("tokens.to(tl.int64) * kv_stride_token", "tokens.to(tl.int64) * HEAD_DIM * 2"),),
+        "shrinks the wrong way round",
+        says="shrinks by exp(old - new)",
+        edit=(("tl.exp(top - new_top)", "tl.exp(new_top - top)"),),
+    ),
+    Wrong(
+        "05.4",
+        "leaves the last, shorter tile out",
+        says="The last, shorter tile was left out",
+        edit=(
+            ("in range(0, seq_len, TILE):", "in range(0, seq_len // TILE):"),
+            ("first + tl.arange", "first * TILE + tl.arange"),
+        ),
+    ),
+    Wrong(
+        "05.4",
+        "writes by q's strides",
+        says="not q's",
+        edit=(
+            (
+                "(seq_idx * tl.num_programs(1) + head) * HEAD_DIM",
+                "seq_idx * q_stride_seq + head * q_stride_head",
+            ),
+        ),
+    ),
+    Wrong(
+        "05.4",
+        "sums the scores over the wrong axis",
+        says="do not fit together",
+        edit=(("tl.sum(q[None, :] * k, axis=1)", "tl.sum(q[None, :] * k, axis=0)"),),
     ),
 ]
 if COMPILES:
@@ -507,7 +515,7 @@ SPLITS = [
     Wrong(
         "05.6",
         "measures from the first piece",
-        says="take the larger",
+        says="the largest lse of the pieces",
         edit=(("top = lses.amax(0)", "top = lses[0]"),),
     ),
     Wrong(
@@ -521,12 +529,6 @@ SPLITS = [
         "adds the logarithms",
         says="Adding logarithms multiplies",
         edit=(("finite_top + torch.log(total)", "lses.sum(0)"),),
-    ),
-    Wrong(
-        "05.6",
-        "returns the larger part's lse",
-        says="larger than either",
-        edit=(("finite_top + torch.log(total)", "top"),),
     ),
     Wrong(
         "05.6",
@@ -551,6 +553,17 @@ SPLITS = [
         "merges into the pieces",
         says="they are read, not changed",
         edit=(("(weights[..., None] * outs).sum(0)", "outs.mul_(weights[..., None]).sum(0)"),),
+    ),
+    Wrong(
+        "05.6",
+        "takes the softmax over the wrong axis",
+        says="over the pieces, the first axis",
+        edit=(
+            (
+                "(weights[..., None] * outs).sum(0) / total.clamp(min=1e-30)[..., None]",
+                "(lses.softmax(-1)[..., None] * outs).sum(0)",
+            ),
+        ),
     ),
 ]
 

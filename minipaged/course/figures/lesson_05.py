@@ -25,11 +25,12 @@ def online_softmax(scores: Sequence[float]) -> None:
                 ax.bar(
                     turn, height, bottom=bottom, width=0.55, color=SEQUENCES[idx], edgecolor="white"
                 )
-                if height > 0.12:
-                    ax.text(
-                        turn, bottom + height / 2, f"{height:.2f}", ha="center", va="center",
-                        color="white", fontsize=9,
-                    )  # fmt: skip
+                inside = height > 0.12  # else beside the bar
+                ax.text(
+                    turn if inside else turn + 0.29, bottom + height / 2, f"{height:.2f}",
+                    ha="center" if inside else "left", va="center",
+                    color="white" if inside else INK, fontsize=9,
+                )  # fmt: skip
                 bottom += height
             ax.text(turn, bottom + 0.04, f"sum {bottom:.2f}", ha="center", va="bottom", fontsize=9)
             if turn > 1:
