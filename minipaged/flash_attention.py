@@ -203,7 +203,8 @@ def to_kv_indptr(
         kv_indices: int32 [kv_indptr[-1]], block ids.
         kv_last_page_len: int32 [num_seqs], tokens in a row's last block; 0 for an empty row.
 
-    >>> to_kv_indptr(torch.tensor([[12, 5, 3], [7, -1, -1]]), torch.tensor([10, 4]), 4)[1].tolist()
+    >>> tables = torch.tensor([[12, 5, 3], [7, -1, -1]], dtype=torch.int32)
+    >>> to_kv_indptr(tables, torch.tensor([10, 4], dtype=torch.int32), 4)[1].tolist()
     [12, 5, 3, 7]
     """
     num_blocks = (seq_lens + block_size - 1) // block_size

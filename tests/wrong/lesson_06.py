@@ -19,14 +19,9 @@ ABSORB = [
     ),
     Wrong("06.1", "never rescales", says="their unit is the old maximum", edit=((SHRINK, "    shrink = torch.ones_like(top)\n"),)),
     Wrong("06.1", "rescales total only", says="mixed was not multiplied", edit=((MIXED, "    mixed = mixed + weights @ v\n"),)),
-    Wrong("06.1", "rescales mixed only", says="total was not multiplied", edit=((TOTAL, "    total = total + weights.sum(-1)\n"),)),
+    Wrong("06.1", "scales q a second time", says="scaled a second time", edit=((MASK, " * 8**-0.5" + MASK), ("(q @ k.transpose(-1, -2)) *", "(q @ k.transpose(-1, -2) *"), ("8**-0.5.", "8**-0.5)."))),
     Wrong("06.1", "turns the exponent round", says="wrong sign", edit=((SHRINK, "    shrink = torch.where(top == float('-inf'), 0.0, torch.exp(base - top))\n"),)),
-    Wrong(
-        "06.1",
-        "weighs the tile by the old maximum",
-        says="subtract the new maximum",
-        edit=((WEIGHTS, "    weights = torch.exp(scores - torch.where(top == float('-inf'), 0.0, top)[..., None])\n"),),
-    ),
+    Wrong("06.1", "masks with -1e9", says="-1e9 is a number still", edit=((MASK, ".masked_fill(~allowed, -1e9)"),)),
     Wrong("06.1", "takes the tile's own maximum", says="the largest score of all tiles so far", edit=((TOP, "    new_top = scores.amax(-1)\n"),)),
     Wrong("06.1", "ignores the mask", says="the mask stays on", edit=((MASK, ""),)),
     Wrong("06.1", "masks with 0", says="must be -inf", edit=((MASK, ".masked_fill(~allowed, 0.0)"),)),
@@ -45,10 +40,10 @@ TILES = [
     Wrong("06.2", "masks where nothing is causal", says="no tile can be left out", edit=(("    if not causal:\n        return 0, -(-seq_len // key_tile) - 1\n", ""),)),
     Wrong("06.2", "drops the last tile when it is short", says="may be shorter than the others", edit=(("-(-seq_len // key_tile) - 1", "seq_len // key_tile - 1"),)),
     Wrong("06.2", "reads all tiles", says="are not needed", edit=(("last_position // key_tile", "(seq_len - 1) // key_tile"),)),
-    Wrong("06.2", "looks at the diagonal tile only", says="first tile is tile 0", edit=(("0 if window is None else", "first_position if window is None else"),)),
+    Wrong("06.2", "gives the last token", says="the tile that holds it", edit=(("last_position // key_tile", "last_position"),)),
     Wrong("06.2", "counts a window without the query itself", says="w - 1 tokens", edit=((FIRST_KEY, "max(0, first_position - window)"),)),
     Wrong("06.2", "starts at the last query's window", says="looks back furthest", edit=((FIRST_KEY, "max(0, last_position - window + 1)"),)),
-    Wrong("06.2", "starts before token 0", says="before token 0", edit=((FIRST_KEY, "first_position - window + 1"),)),
+    Wrong("06.2", "gives a list", says="as a tuple", edit=(("return first_key // key_tile, last_position // key_tile", "return [first_key // key_tile, last_position // key_tile]"),)),
     Wrong("06.2", "takes query tiles for key tiles", says="differ in size", edit=(("last_position // key_tile", "query_tile_idx"),)),
 ]  # fmt: skip
 
@@ -59,14 +54,14 @@ TRAFFIC = [
     Wrong("06.3", "moves the scores twice", says="four times", edit=(("4 * query_len * seq_len", "2 * query_len * seq_len"),)),
     Wrong("06.3", "gives elements", says="element_size each", edit=(("return standard * element_size, tiled * element_size", "return standard, tiled"),)),
     Wrong("06.3", "forgets out", says="out", edit=(("outside = 2 * query_len", "outside = query_len"),)),
-    Wrong("06.3", "forgets v in the standard count", says="v for the mix", edit=(("outside + 2 * seq_len * head_dim", "outside + seq_len * head_dim"),)),
+    Wrong("06.3", "gives floats", says="it is a float", edit=(("return standard * element_size", "return standard / 1 * element_size"),)),
     Wrong("06.3", "skips the masked half in the standard count", says="skips nothing", edit=(("4 * query_len * seq_len\n", "4 * query_len * seq_len // (2 if causal else 1)\n"),)),
     Wrong("06.3", "skips no tile", says="that no query may see is not read", edit=((NUM_KEYS, "seq_len"),)),
     Wrong("06.3", "counts keys behind the end", says="that do not exist", edit=((NUM_KEYS, "(last + 1 - first) * key_tile"),)),
     Wrong("06.3", "leaves the last tile out", says="both included", edit=((NUM_KEYS, "(last - first) * key_tile"),)),
     Wrong("06.3", "drops the last, shorter tile of queries", says="round up", edit=(("-(-query_len // query_tile)", "query_len // query_tile"),)),
-    Wrong("06.3", "reads keys without values", says="K and V are both read", edit=(("2 * num_keys * head_dim", "num_keys * head_dim"),)),
-    Wrong("06.3", "reads q again for each tile of keys", says="q is read once", edit=(("        tiled += 2 * num_keys", "        tiled += (last - first) * query_tile * head_dim\n        tiled += 2 * num_keys"),)),
+    Wrong("06.3", "does not hand causal on", says="hand causal on", edit=((", causal=causal)", ")"),)),
+    Wrong("06.3", "counts the log-sum-exp", says="log-sum-exp is left out", edit=(("    tiled = outside\n", "    tiled = outside + query_len\n"),)),
 ]  # fmt: skip
 
 LAST = "seq_lens - (num_blocks - 1).clamp(min=0) * block_size"

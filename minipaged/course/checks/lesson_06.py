@@ -135,6 +135,8 @@ def absorb_mistake(saw: torch.Tensor, whole: tuple, arguments: tuple, part: int)
             mixed * in_mixed[..., None] + weights @ values,
         )
 
+    twice = (raw * q.shape[-1] ** -0.5).masked_fill(~allowed, -INF)
+    deep = raw.masked_fill(~allowed, -1e9)
     one, own = torch.ones_like(base), scores.amax(-1)
     inverse = torch.exp(base - top)
     fresh = torch.exp(scores - torch.where(own == -INF, 0.0, own)[..., None])
@@ -168,6 +170,13 @@ def absorb_mistake(saw: torch.Tensor, whole: tuple, arguments: tuple, part: int)
                 new_top=torch.maximum(top, raw.masked_fill(allowed, -INF).amax(-1)))),
         ("here mixed was divided by total already: division waits until all tiles are in.",
          (right[0], right[1], right[2] / right[1][..., None])),
+        ("q was scaled a second time: it comes multiplied by softmax_scale already.",
+         folded(twice, new_top=torch.maximum(top, twice.amax(-1)),
+                base=torch.maximum(top, twice.amax(-1)).clamp(min=-1e30))),
+        ("a masked score of -1e9 is a number still: a row that may see no key gets it for its top, "
+         "and weighs exp(0); only -inf is no score at all.",
+         folded(deep, new_top=torch.maximum(top, deep.amax(-1)),
+                base=torch.maximum(top, deep.amax(-1)))),
         ("keys were mixed; weights multiply the values v.", folded(values=k)),
         ("the old sums are lost: the tile is added to them.",
          folded(shrink_total=0 * one, shrink_mixed=0 * one)),
@@ -271,6 +280,11 @@ def tile_mistake(saw: Any, due: tuple[int, int], arguments: tuple) -> str:
     context_len = seq_len - query_len
     last_query = min((idx + 1) * query_tile, query_len) - 1
     num_tiles = -(-seq_len // key_tile)
+    if (first, last) == due:
+        return "The two numbers are right: give them back as a tuple of two ints."
+    last_key = context_len + last_query if causal else seq_len - 1
+    if last == last_key != due[1] and key_tile > 1:
+        return "That is the last token that is seen, and the tile that holds it is due."
     if not causal:
         if last == num_tiles:
             return "Tiles count from 0, and the last one itself is due, not the one behind it."
@@ -401,8 +415,13 @@ def seen_keys_fast(
     return 0, seq_len - query_len + last_query if causal else seq_len - 1
 
 
+AS_INT = "The value is right, but it is a float: bytes are whole numbers, and // divides them."
+
+
 def standard_mistake(saw: Any, case: tuple, due: int) -> str:
     """What wrong bytes of standard attention come from."""
+    if isinstance(saw, float) and saw == due:
+        return AS_INT
     query_len, seq_len, head_dim, *_, size = case
     scores, row = query_len * seq_len * size, head_dim * size
     if saw * size == due:
@@ -420,7 +439,9 @@ def standard_mistake(saw: Any, case: tuple, due: int) -> str:
 
 def tiled_mistake(saw: Any, case: tuple, due: int) -> str:
     """What wrong bytes of tiled attention come from."""
-    query_len, seq_len, head_dim, query_tile, key_tile, _, size = case
+    if isinstance(saw, float) and saw == due:
+        return AS_INT
+    query_len, seq_len, head_dim, query_tile, key_tile, causal, size = case
     num_tiles = -(-query_len // query_tile)
 
     def per_tile(**changes: Any) -> int:
@@ -442,6 +463,11 @@ def tiled_mistake(saw: Any, case: tuple, due: int) -> str:
          per_tile(count=lambda first, last, rest: rest[1] + 1)),
         ("Causal: a tile that no query may see is not read. key_tiles says which are.",
          per_tile(count=lambda first, last, rest: seq_len)),
+        ("key_tiles was not told that nothing is causal here: hand causal on.",
+         due if causal else tiled_bytes(*case[:5], True, size)),
+        ("The log-sum-exp is left out of this count: out alone is written.",
+         due + query_len * size),
+        ("The log-sum-exp is left out of this count: out alone is written.", due + query_len * 4),
         ("q is read once for each of its tiles and kept; only keys and values pass by.",
          due + (sum(seen_tiles(*case)) - num_tiles) * query_tile * head_dim * size),
         ("Scores and weights never leave the chip: they are not in the tiled count.",

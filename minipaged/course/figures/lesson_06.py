@@ -74,8 +74,8 @@ def tiles_needed(
         )
 
 
-def keys_loaded(record: Record, seq_len: int) -> None:
-    """Which keys each program of a recorded `flash_forward` (head 0) loaded."""
+def keys_loaded(record: Record, seq_len: int, key_tile: int) -> None:
+    """Which keys each program of a recorded `flash_forward` (head 0) loaded, a box a tile."""
     rows: dict[int, set[int]] = {}
     for access in record.of("k_ptr"):
         if access.program[1] == 0:
@@ -84,9 +84,12 @@ def keys_loaded(record: Record, seq_len: int) -> None:
     grid = np.array([[key in rows[row] for key in range(seq_len)] for row in sorted(rows)])
     with drawing(6.8, 0.42 * len(rows) + 0.9) as ax:
         for row, loaded in enumerate(grid):
-            for start in range(0, seq_len, 16):
+            for start in range(0, seq_len, key_tile):
                 colour = BLUE if loaded[start] else EMPTY
-                ax.add_patch(Rectangle((start, row), 16, 0.9, facecolor=colour, edgecolor="white"))
+                width = min(key_tile, seq_len - start)
+                ax.add_patch(
+                    Rectangle((start, row), width, 0.9, facecolor=colour, edgecolor="white")
+                )
         ax.set(xlim=(0, seq_len), ylim=(len(rows), -0.1))
         ax.set(xlabel="key that was loaded", ylabel="program")
         ax.set_yticks(np.arange(len(rows)) + 0.45, [str(row) for row in sorted(rows)])
@@ -133,7 +136,9 @@ def traffic_saved(hbm_traffic: Callable[..., tuple[int, int]], seq_len: int = 40
             f"decode: {factors[0]:.2f}x", (1, factors[0]), xytext=(4, 8), textcoords="offset points"
         )
         ax.set(
-            xscale="log", xlabel=f"queries, of {seq_len:,} tokens", ylabel="standard / tiled bytes"
+            xscale="log",
+            xlabel=f"queries, of {seq_len:,} tokens, no mask",
+            ylabel="standard / tiled bytes",
         )
         ax.set_xticks([1, 8, 64, 512, 4096], ["1", "8", "64", "512", "4,096"])
         ax.xaxis.set_minor_locator(NullLocator())
