@@ -15,7 +15,7 @@ INSTALL = @command -v $(PYTHON) >/dev/null || \
 
 lab:
 	$(INSTALL) lab
-	$(BIN)/jupyter lab lessons/00_start_here.ipynb
+	$(BIN)/jupyter lab --notebook-dir=. lessons/00_start_here.ipynb
 
 test:
 	$(INSTALL) lab test

@@ -183,7 +183,7 @@ def test_readme_lines_without_make_do_what_make_does() -> None:
         file, *extras = line.split()[-len(line.split()) + 2 :]
         assert (ROOT / file.replace("\\", "/")).is_file()
         assert extras == ["lab", "test"] or extras == ["lab"]
-    assert r".venv\Scripts\jupyter lab lessons\00_start_here.ipynb" in README
+    assert r".venv\Scripts\jupyter lab --notebook-dir=. lessons\00_start_here.ipynb" in README
 
 
 def test_ci_runs_the_test_command() -> None:
