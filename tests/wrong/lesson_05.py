@@ -399,6 +399,10 @@ CONTIGUOUS = [
                 "(seq_idx * tl.num_programs(1) + head) * HEAD_DIM",
                 "seq_idx * q_stride_seq + head * q_stride_head",
             ),
+            (
+                "store_row(out_row, mixed / tl.maximum(total, 1e-30), HEAD_DIM, DIM_TILE)",
+                "tl.store(out_row + dims, mixed / tl.maximum(total, 1e-30), mask=dims < HEAD_DIM)",
+            ),
         ),
     ),
     Wrong(

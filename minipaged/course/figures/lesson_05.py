@@ -27,7 +27,9 @@ def online_softmax(scores: Sequence[float]) -> None:
                 )
                 inside = height > 0.12  # else beside the bar
                 ax.text(
-                    turn if inside else turn + 0.29, bottom + height / 2, f"{height:.2f}",
+                    turn if inside else turn + 0.29,
+                    bottom + height / 2 if inside else max(bottom + height / 2, 0.06),
+                    f"{height:.2f}",
                     ha="center" if inside else "left", va="center",
                     color="white" if inside else INK, fontsize=9,
                 )  # fmt: skip
