@@ -264,7 +264,7 @@ def decode_split(
 def merge_splits(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Join attention over the pieces of each sequence into attention over all of it.
 
-    `merge_two` of lesson 4, for any number of pieces, each with the log-sum-exp of its scores.
+    `merge_two` (05.1), for any number of pieces, each with the log-sum-exp of its scores.
 
     Args:
         outs: float32 [num_splits, num_seqs, num_query_heads, head_dim].
