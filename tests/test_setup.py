@@ -22,7 +22,9 @@ VERBS = re.search(r"\.PHONY: (.*)", MAKEFILE)[1].split()
 
 
 def requirements() -> dict[str, Requirement]:
-    texts = PROJECT["dependencies"] + functools.reduce(operator.iadd, PROJECT["optional-dependencies"].values(), [])
+    texts = PROJECT["dependencies"] + functools.reduce(
+        operator.iadd, PROJECT["optional-dependencies"].values(), []
+    )
     return {item.name: item for item in map(Requirement, texts)}
 
 

@@ -464,7 +464,7 @@ def tiled_mistake(saw: Any, case: tuple, due: int) -> str:
         ("Causal: a tile that no query may see is not read. key_tiles says which are.",
          per_tile(count=lambda first, last, rest: seq_len)),
         ("key_tiles was not told that nothing is causal here: hand causal on.",
-         due if causal else tiled_bytes(*case[:5], True, size)),
+         due if causal else tiled_bytes(query_len, seq_len, head_dim, query_tile, key_tile, True, size)),
         ("The log-sum-exp is left out of this count: out alone is written.",
          due + query_len * size),
         ("The log-sum-exp is left out of this count: out alone is written.", due + query_len * 4),
