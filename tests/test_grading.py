@@ -189,6 +189,21 @@ def test_unusual_but_right_gets_full_marks(name: str) -> None:
     assert outcome.status == "passed", (outcome.full, outcome.because)
 
 
+ZERO_IS_NONE = {
+    "03.1": ("virtual_address < 0", "virtual_address <= 0"),
+    "03.2": ("virtual_address < 0", "virtual_address <= 0"),
+    "04.4": ("slot_mapping >= 0", "slot_mapping > 0"),
+}
+
+
+@pytest.mark.parametrize("exercise_id", ZERO_IS_NONE)
+def test_the_first_address_or_slot_is_one(exercise_id: str) -> None:
+    text, wrong = source(exercise_id), ZERO_IS_NONE[exercise_id]
+    assert wrong[0] in text
+    assert judged(exercise_id, text).status == "passed"
+    assert judged(exercise_id, text.replace(*wrong)).status == "failed"
+
+
 class Forger(MessageSubject):
     """A subject that answers every request with the same value, and leaves arguments alone."""
 
@@ -268,6 +283,7 @@ HOSTILE_TREES = [
     ["tensor", -1, "float32", [1], [1], 0],
     ["tensor", True, "float32", [1], [1], 0],
     ["tensor", 0, "float32", [1 << 30], [0], 0],
+    ["tensor", 0, "float32", [1 << 20], [0], 0],
     ["tensor", 0, "load", [1], [1], 0],
     ["tensor", 0, "qint8", [1], [1], 0],
     ["tensor", 0, "bool", [4], [1], 0],

@@ -71,9 +71,8 @@ def check_translate(subject: Subject, draw: Draw) -> None:
             due = frame * page_size + offset
             expect(about, saw, due, wrong_address(saw, address, frame, page_size))
     absent = draw.choice([page for page in range(20, 30)])
-    for page in (0, absent):
-        offset = draw.randrange(page_size) if page else page_size - 1
-        address = page * page_size + offset
+    offset = draw.randrange(page_size)
+    for page, address in ((0, page_size - 1), (0, 0), (absent, absent * page_size + offset)):
         about = f"translate({address}): page {page}, which has no frame"
         expect_fault(about, subject.call((table, "translate"), address), page)
     expect(
@@ -216,6 +215,9 @@ def check_write(subject: Subject, draw: Draw) -> None:
     model.take()  # another program takes a frame
     result(subject.call((allocator, "allocate")), "another program's allocate()")
     write(page_size - 1, True, "the first touch of page 0", ONE_FRAME)
+    write(
+        0, True, "page 0, which has its frame", "The page has a frame already, and 0 is an address."
+    )
 
     # page `far` gets a second owner
     shared = model.frames[far]

@@ -89,12 +89,12 @@ def work(
         pipe.send(("broken", str(error)))
         return
     pipe.send(("ready", None))
-    with sandbox, contextlib.suppress(EOFError, BrokenPipeError):
+    with sandbox, contextlib.suppress(EOFError, ConnectionError):
         while True:
             submission = pipe.recv()
             try:
                 pipe.send(("done", results.record(grade(submission, exercises, sandbox, seed))))
-            except (EOFError, BrokenPipeError):
+            except (EOFError, ConnectionError):
                 raise
             except Exception as error:  # a fault of ours must not cost another submission
                 pipe.send(("failed", f"{type(error).__name__}: {error}"))

@@ -219,7 +219,8 @@ WIDTHS = {
     "complex64": 8,
     "complex128": 16,
 }
-MAX_ELEMENTS = 1 << 24
+MAX_NODES = 100_000
+MAX_ELEMENTS = 1 << 18  # a check may walk over each of them, in the judge; none needs 10,000
 
 
 def inspect_tree(tree: Any, blobs: list[bytes]) -> None:
@@ -234,7 +235,7 @@ def inspect_tree(tree: Any, blobs: list[bytes]) -> None:
     while waiting:
         item, depth = waiting.pop()
         nodes += 1
-        if nodes > 300_000 or depth > 60:
+        if nodes > MAX_NODES or depth > 60:
             raise ValueError("too large or too deep")
         if item is None or type(item) in (bool, str):
             continue
