@@ -244,6 +244,25 @@ def test_magics_and_shell_lines_are_left_out(run):
     assert f() == 3
 
 
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "%%time\n\ndef f():\n    return 1",
+        "  %%capture out\ndef f():\n    return 1",
+        "    def f():\n        return 1\n    x = 2",
+        " \n\n    def f():\n\n        return 1",
+        ">>> def f():\n...     return 1\n...\n>>> x = 2",
+        "In [3]: def f():\n   ...:     return 1",
+    ],
+)
+def test_what_ipython_takes_away_is_taken_away(run, cell):
+    extracted = extract([cell], "f", {})
+    assert extracted.target.startswith("def f():")
+    space: dict = {}
+    exec(extracted.source, space)
+    assert space["f"]() == 1
+
+
 def test_a_line_of_a_string_or_an_expression_that_looks_like_a_magic_stays(run):
     f = run(
         '''
@@ -270,7 +289,7 @@ def test_magics_do_not_move_lines():
     assert plain_python(cell) == "pass\nx = 1\npass\ny = 2"
 
 
-@pytest.mark.parametrize("head", ["%%time", "%%bash", "\n%%writefile a.py"])
+@pytest.mark.parametrize("head", ["%%timeit", "%%bash", "\n%%writefile a.py"])
 def test_a_cell_of_a_cell_magic_defines_nothing(head):
     with pytest.raises(NotFound, match="no cell defines f"):
         extract([f"{head}\ndef f(): return 1"], "f", {})
@@ -314,7 +333,9 @@ def test_the_broken_cell_of_the_definition_itself_is_named():
     )
 
 
-@pytest.mark.parametrize("texts", [[], ["x = 1"], ["f = 3"], ["import f"], ["    def f(): pass"]])
+@pytest.mark.parametrize(
+    "texts", [[], ["x = 1"], ["f = 3"], ["import f"], ["x = 1\n    def f(): pass"]]
+)
 def test_a_missing_definition_says_so(texts):
     with pytest.raises(NotFound, match=r"^no cell defines f as a function or class\."):
         extract(texts, "f", {})

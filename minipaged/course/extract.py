@@ -48,11 +48,24 @@ class Extracted:
         return "\n\n\n".join([*self.needs, self.target]) + "\n"
 
 
+_RUNS_THE_REST = re.compile(r"\A\s*%%(time|capture|prun)\b.*")  # what follows is Python
+_PROMPTS = (  # how the first line begins, and how any does
+    (r">>>( |$)", r"(>>>|\.\.\.)( |$)"),
+    (r"In \[\d+\]: ", r"(In \[\d+\]: |\s*\.{3,}: ?)"),
+)
 _IPYTHON = re.compile(r"(\s*)([%!?]|[\w, ]+=\s*[%!]|[^#\"'=]+\?\s*$)")
 
 
 def plain_python(cell: str) -> str:
-    """A cell's text with IPython's own lines (%magic, !command, help?) made `pass`."""
+    """A cell's text with IPython's own lines (%magic, !command, help?) made `pass`, and without what
+    IPython takes away: the indentation of all of it, and pasted prompts."""
+    cell = _RUNS_THE_REST.sub("", cell)
+    cell = re.sub(r"\A(?:[ \t]*\n)+", lambda empty: "\n" * empty[0].count("\n"), cell)
+    if prefix := re.match(r"\n*([ \t]+)", cell):
+        cell = re.sub(rf"(?m)^{prefix[1]}", "", cell)
+    for first, prompt in _PROMPTS:
+        if re.match(rf"\n*{first}", cell):
+            cell = re.sub(rf"(?m)^{prompt}", "", cell)
     if cell.lstrip().startswith("%%"):
         return ""
     lines = cell.split("\n")

@@ -387,8 +387,7 @@ def text_of(cell: dict[str, Any]) -> str | None:
         source = "".join(source)
     if type(source) is not str:
         return None
-    source = source.encode("utf-8", "replace").decode().replace("\0", "")
-    return re.sub(r"\A\s*%%(time|capture|prun)\b.*", "", source)  # what follows is Python
+    return source.encode("utf-8", "replace").decode().replace("\0", "")
 
 
 def exercise_of(cell: dict[str, Any]) -> str | None:
