@@ -204,6 +204,13 @@ def test_the_first_address_or_slot_is_one(exercise_id: str) -> None:
     assert judged(exercise_id, text.replace(*wrong)).status == "failed"
 
 
+def test_a_pool_whose_blocks_stand_in_its_class_fails() -> None:
+    text = source("04.1").replace("self.free_ids", "BlockPool.free_ids")
+    outcome = judged("04.1", text)
+    assert outcome.status == "failed"
+    assert "blocks of its own" in outcome.because
+
+
 class Forger(MessageSubject):
     """A subject that answers every request with the same value, and leaves arguments alone."""
 

@@ -175,6 +175,10 @@ def check_owners(subject: Subject, draw: Draw) -> None:
     block_id = draw.randrange(5)
     result(subject.call((pool, "allocate"), 5), "pool.allocate(5)")
     result(subject.call((pool, "share"), [block_id]), f"pool.share([{block_id}])")
+    subject.new("BlockPool", 3)
+    about = "pool = BlockPool(6); pool.allocate(5); BlockPool(3), another pool; pool.num_free"
+    reason = "Each pool has blocks of its own: what it knows stands in self, not in the class."
+    expect(about, subject.get(pool, "num_free"), 1, reason)
     about = f"block {block_id} has two owners; pool.free([{block_id}]); pool.num_free"
     result(subject.call((pool, "free"), [block_id]), about)
     expect(
