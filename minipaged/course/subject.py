@@ -314,8 +314,8 @@ class MessageSubject:
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError in what runs inside when it takes longer; where there are no such alarms
+def time_limit(seconds: float, late: Exception) -> Iterator[None]:
+    """Raise `late` in what runs inside when it takes longer; where there are no such alarms
     (Windows, a thread that is not the main one) it may take as long as it likes."""
     main = threading.current_thread() is threading.main_thread()
     if not (main and hasattr(signal, "setitimer")):
@@ -323,7 +323,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         return
 
     def stop(*_: object) -> None:
-        raise TimeoutError(f"did not end within {seconds:g} seconds")
+        raise late
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -342,5 +342,6 @@ class LocalSubject(MessageSubject):
 
     def exchange(self, request: Message) -> Message:
         """Serve the request here."""
-        with time_limit(CALL_SECONDS):
+        late = TimeoutError(f"did not end within {CALL_SECONDS:g} seconds")
+        with time_limit(CALL_SECONDS, late):
             return self.host.serve(request)

@@ -593,9 +593,9 @@ def check_write_kv(subject: Subject, draw: Draw) -> None:
     about = "write_kv with slots [0, 11], a cache of 12 slots"
     reply = subject.call("write_kv", cache, cache.clone(), new, new, torch.tensor([0, 11]))
     result(reply, about, {"ValueError": "The first slot and the last are slots of the cache."})
-    due = torch.cat([new[:1], cache.flatten(0, 1)[1:-1], new[1:]]).view_as(cache)
+    ends_written = torch.cat([new[:1], cache.flatten(0, 1)[1:-1], new[1:]]).view_as(cache)
     reason = "Slot 0 and the last are slots like all others: -1 alone is none."
-    expect_tensor(f"{about}; k_cache afterwards", reply.args_after[0], due, reason)
+    expect_tensor(f"{about}; k_cache afterwards", reply.args_after[0], ends_written, reason)
     for wrong in (12, -2):
         about = f"write_kv with slots [1, {wrong}], a cache of 12 slots"
         reply = subject.call("write_kv", cache, cache.clone(), new, new, torch.tensor([1, wrong]))

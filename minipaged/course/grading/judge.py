@@ -1,18 +1,16 @@
 """Verdicts: the notebook's own checks, run here, against definitions that run in a sandbox."""
 
-import contextlib
 import random
-import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from ..checking import SEEDS, check_of
 from ..checking import judge as run_check
 from ..exercises import Exercise, catalogue
 from ..extract import NotFound
-from ..subject import Error, Message
+from ..subject import Error, Message, time_limit
 from . import submissions
 from .channel import Channel, Job, Lost, RemoteSubject, SandboxError
 from .sandbox import Sandbox
@@ -122,23 +120,9 @@ class TooSlow(Exception):
     """Reading took longer than any honest submission needs."""
 
 
-@contextlib.contextmanager
-def at_most(seconds: float) -> Iterator[None]:
-    """Raise `TooSlow` in what runs longer; does nothing outside of a main thread."""
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
-        yield
-        return
-
-    def ring(*_: object) -> None:
-        raise TooSlow(f"it takes longer than {seconds:g} s to read")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def at_most(seconds: float) -> AbstractContextManager[None]:
+    """Raise `TooSlow` in what runs longer; see `time_limit`."""
+    return time_limit(seconds, TooSlow(f"it takes longer than {seconds:g} s to read"))
 
 
 def grade_exercise(
