@@ -7,6 +7,8 @@ It leaves out dropout, sliding windows and batches: one sequence at a time, all 
 
 import torch
 
+from .given.validation import validate_attention_inputs
+
 
 def causal_mask(
     query_len: int, seq_len: int, device: torch.device | str | None = None
@@ -51,27 +53,6 @@ def group_heads(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
     return q.reshape(query_len, num_kv_heads, group_size, head_dim).permute(1, 2, 0, 3)
 
 
-def check_attention_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> None:
-    """Raise ValueError, naming the value, where q, k and v do not fit together."""
-    if q.dim() != 3 or k.dim() != 3:
-        raise ValueError(
-            f"q and k must be [tokens, heads, head_dim], got {list(q.shape)} and {list(k.shape)}"
-        )
-    if k.shape != v.shape:
-        raise ValueError(f"k {list(k.shape)} and v {list(v.shape)} must have one shape")
-    if q.shape[2] != k.shape[2]:
-        raise ValueError(f"head_dim of q is {q.shape[2]}, of k {k.shape[2]}")
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise ValueError(
-            f"num_query_heads {q.shape[1]} is no multiple of num_kv_heads {k.shape[1]}"
-        )
-    if causal and q.shape[0] > k.shape[0]:
-        raise ValueError(
-            f"{q.shape[0]} queries but only {k.shape[0]} keys: the queries are the sequence's last "
-            "tokens, so their own keys must be among k"
-        )
-
-
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -100,7 +81,7 @@ def attention(
     >>> attention(torch.ones(1, 6, 8), torch.ones(5, 2, 8), torch.full((5, 2, 8), 3.0))[0, 0, 0]
     tensor(3.)
     """
-    check_attention_inputs(q, k, v, causal)
+    validate_attention_inputs(q, k, v, causal)
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
     grouped_q = group_heads(q.float() * scale, k.shape[1])
     keys = k.float().permute(1, 2, 0)[:, None]  # [num_kv_heads, 1, head_dim, seq_len]

@@ -7,8 +7,9 @@ and in tiled attention, and FlashInfer's form of the block tables. Leaves out th
 
 import torch
 
-from .attention import check_attention_inputs, group_heads
-from .flash_kernel import check_window, flash_attention_triton, flash_forward
+from .attention import group_heads
+from .given.flash_kernel import flash_attention_triton, flash_forward
+from .given.validation import validate_attention_inputs, validate_window
 
 __all__ = [
     "absorb_tile",
@@ -121,8 +122,8 @@ def flash_attention(
     >>> flash_attention(torch.ones(1, 6, 8), torch.ones(5, 2, 8), torch.full((5, 2, 8), 3.0))[0, 0, 0]
     tensor(3.)
     """
-    check_attention_inputs(q, k, v, causal)
-    check_window(window, causal)
+    validate_attention_inputs(q, k, v, causal)
+    validate_window(window, causal)
     query_len, seq_len, num_kv_heads = q.shape[0], k.shape[0], k.shape[1]
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)

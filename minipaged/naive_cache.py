@@ -7,7 +7,7 @@ token copies all tokens before it. Leaves out any thought of memory: that is les
 import torch
 
 from .attention import attention
-from .model import ModelConfig
+from .given.checkpoint import ModelConfig
 
 
 class NaiveKVCache:

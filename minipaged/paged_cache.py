@@ -13,13 +13,13 @@ Leaves out the Triton kernels (lesson 5) and who is served when (lesson 7).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from .attention import attention, causal_mask, check_attention_inputs, group_heads
+from .attention import attention
 from .block_table import BlockPool, BlockTable, pad_block_tables
-from .cpu_decode import decode_by_pieces
-from .model import ModelConfig
+from .given.checkpoint import ModelConfig
+from .given.cpu_decode import decode_by_pieces
+from .given.validation import covered_blocks, validate_batch, validate_slots
 
 
 def write_kv(
@@ -42,19 +42,12 @@ def write_kv(
     Raises:
         ValueError: naming a slot outside the cache. Then nothing has been written.
     """
-    check_slots(slot_mapping, k_cache.shape[0] * k_cache.shape[1])
+    validate_slots(slot_mapping, k_cache.shape[0] * k_cache.shape[1])
     written = slot_mapping >= 0
     slots = slot_mapping[written]
     block_ids, offsets = slots // k_cache.shape[1], slots % k_cache.shape[1]
     k_cache[block_ids, offsets] = k[written].to(k_cache.dtype)
     v_cache[block_ids, offsets] = v[written].to(v_cache.dtype)
-
-
-def check_slots(slot_mapping: torch.Tensor, num_slots: int) -> None:
-    """Raise ValueError naming a slot that is neither -1 nor one of `num_slots`."""
-    wrong = slot_mapping[(slot_mapping < -1) | (slot_mapping >= num_slots)]
-    if wrong.numel():
-        raise ValueError(f"slot {int(wrong[0])} is outside a cache of {num_slots} slots")
 
 
 def gather_kv(
@@ -82,23 +75,6 @@ def gather_kv(
     return k[:seq_len], v[:seq_len]
 
 
-def covered_blocks(
-    block_table: Sequence[int], seq_len: int, num_blocks: int, block_size: int
-) -> list[int]:
-    """The ids that `seq_len` tokens need, checked: ValueError names what is wrong."""
-    needed = -(-seq_len // block_size)
-    if seq_len < 0 or needed > len(block_table):
-        raise ValueError(
-            f"seq_len {seq_len} needs {needed} blocks of {block_size}, "
-            f"the block table has {len(block_table)}"
-        )
-    block_ids = [int(block_id) for block_id in block_table[:needed]]
-    for block_id in block_ids:
-        if not 0 <= block_id < num_blocks:
-            raise ValueError(f"block {block_id} is outside a cache of {num_blocks} blocks")
-    return block_ids
-
-
 def paged_attention_one(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -122,31 +98,6 @@ def paged_attention_one(
     """
     k, v = gather_kv(k_cache, v_cache, block_table, seq_len)
     return attention(q, k, v, softmax_scale)
-
-
-def merge_two(
-    out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Join attention over some keys with attention over others into attention over both.
-
-    The log-sum-exp of the scores is all that must be kept of the keys behind a partial result. It
-    is -inf, and the partial result 0, where there were no keys.
-
-    Args:
-        out_a: float32 [..., head_dim], attention over the first keys alone.
-        lse_a: float32 [...], natural log of the sum of exp(score) over the first keys.
-        out_b: like out_a, over the other keys.
-        lse_b: like lse_a.
-
-    Returns:
-        out [..., head_dim] and lse [...] over all keys.
-    """
-    top = torch.maximum(lse_a, lse_b)
-    top = torch.where(top == float("-inf"), 0.0, top)
-    weight_a, weight_b = torch.exp(lse_a - top), torch.exp(lse_b - top)
-    total = weight_a + weight_b
-    out = out_a * weight_a[..., None] + out_b * weight_b[..., None]
-    return out / total.clamp(min=1e-30)[..., None], top + torch.log(total)
 
 
 def paged_attention(
@@ -180,7 +131,7 @@ def paged_attention(
     Raises:
         ValueError: naming what does not fit together.
     """
-    starts, lens, tables = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
+    starts, lens, tables = validate_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
     if starts == list(range(len(lens) + 1)):
         return decode_by_pieces(q, k_cache, v_cache, tables, lens, scale).to(q.dtype)
@@ -200,97 +151,6 @@ def paged_attention(
         out[rows] = decode_by_pieces(
             q[rows], k_cache, v_cache, tables[decoding], decoding_lens, scale
         ).to(q.dtype)
-    return out
-
-
-def check_batch(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None,
-) -> tuple[list[int], list[int], np.ndarray]:
-    """Raise ValueError where a batch does not fit together.
-
-    Returns:
-        Where each sequence's queries start, and at last their number; seq_lens; and block_tables:
-        all on the CPU, where they are looked at.
-    """
-    if k_cache.dim() != 4:
-        raise ValueError(
-            "k_cache must be [num_blocks, block_size, num_kv_heads, head_dim], "
-            f"got {list(k_cache.shape)}"
-        )
-    check_attention_inputs(q, k_cache[0], v_cache[0], causal=False)
-    if block_tables.dim() != 2 or block_tables.shape[0] != seq_lens.shape[0]:
-        raise ValueError(
-            f"block_tables {list(block_tables.shape)} must have a row for each of "
-            f"{seq_lens.shape[0]} seq_lens"
-        )
-    num_seqs = seq_lens.shape[0]
-    starts = list(range(num_seqs + 1)) if cu_seqlens_q is None else cu_seqlens_q.tolist()
-    if len(starts) != num_seqs + 1 or starts[0] != 0 or starts[-1] != q.shape[0]:
-        raise ValueError(
-            f"cu_seqlens_q {starts} must lead from 0 to {q.shape[0]} queries in {num_seqs} steps"
-        )
-    lens = seq_lens.tolist()
-    for start, end, seq_len in zip(starts, starts[1:], lens):
-        if end < start or seq_len < 0 or (end - start > seq_len and seq_len > 0):
-            raise ValueError(f"a sequence of {seq_len} tokens cannot have {end - start} queries")
-    num_blocks, block_size = k_cache.shape[:2]
-    longest = max(lens, default=0)
-    if longest > block_tables.shape[1] * block_size:
-        raise ValueError(
-            f"seq_len {longest} needs more than the {block_tables.shape[1]} blocks of {block_size} "
-            "in a row of block_tables"
-        )
-    table = block_tables.numpy(force=True)
-    covered = np.arange(table.shape[1]) * block_size < np.array(lens, dtype=np.int64)[:, None]
-    block_ids = table[covered]
-    if block_ids.size:
-        for block_id in (int(block_ids.min()), int(block_ids.max())):
-            if not 0 <= block_id < num_blocks:
-                raise ValueError(f"block {block_id} is outside a cache of {num_blocks} blocks")
-    return starts, lens, table
-
-
-def paged_attention_walk(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    block_tables: torch.Tensor,
-    seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None = None,
-    softmax_scale: float | None = None,
-) -> torch.Tensor:
-    """`paged_attention` the way a kernel does it: block after block, with an online softmax.
-
-    Keeps one partial result and its log-sum-exp, and merges each block into it (`merge_two`), so
-    that no more than a block's keys and values are at hand. Slow here; lesson 5 does the same on a
-    GPU. Arguments, result and errors are those of `paged_attention`.
-    """
-    starts, lens, tables = check_batch(q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q)
-    block_size, num_kv_heads = k_cache.shape[1:3]
-    scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
-    out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    for seq_idx, seq_len in enumerate(lens):
-        queries = slice(starts[seq_idx], starts[seq_idx + 1])
-        grouped_q = group_heads(q[queries].float() * scale, num_kv_heads)
-        mixed = torch.zeros_like(grouped_q)
-        lse = mixed.new_full(mixed.shape[:3], float("-inf"))
-        allowed = causal_mask(mixed.shape[2], seq_len, q.device)
-        for first in range(0, seq_len, block_size):
-            block_id = int(tables[seq_idx, first // block_size])
-            used = min(block_size, seq_len - first)
-            keys = k_cache[block_id, :used].float().permute(1, 2, 0)[:, None]
-            values = v_cache[block_id, :used].float().transpose(0, 1)[:, None]
-            scores = grouped_q @ keys  # [num_kv_heads, group_size, query_len, used]
-            scores = scores.masked_fill(~allowed[:, first : first + used], float("-inf"))
-            block_lse = scores.logsumexp(-1)
-            weights = torch.exp(scores - block_lse.clamp(min=-1e30)[..., None])
-            mixed, lse = merge_two(mixed, lse, weights @ values, block_lse)
-        out[queries] = mixed.permute(2, 0, 1, 3).reshape(q[queries].shape).to(q.dtype)
     return out
 
 
@@ -382,10 +242,10 @@ class PagedKVCache:
         Raises:
             ValueError: naming a slot or block outside the cache, or what does not fit together.
         """
-        check_slots(slot_mapping, self.num_blocks * self.block_size)
+        validate_slots(slot_mapping, self.num_blocks * self.block_size)
         k_cache = self.k_cache[0]
         queries = k_cache.new_empty(len(slot_mapping), k_cache.shape[2], k_cache.shape[3])
-        check_batch(queries, k_cache, k_cache, block_tables, seq_lens, cu_seqlens_q)
+        validate_batch(queries, k_cache, k_cache, block_tables, seq_lens, cu_seqlens_q)
         return PagedStep(self, block_tables, seq_lens, cu_seqlens_q, slot_mapping)
 
     def sequence(self, pool: BlockPool) -> "PagedSequence":

@@ -19,9 +19,10 @@ the loop of the last two among it. Leaves out prefill (lesson 6).
 
 import torch
 
-from .interpreter import BACKEND, tl, triton
-from .kernel_parts import attend_tiles, load_group, load_row, store_group, store_row
-from .paged_cache import check_batch, check_slots, paged_attention
+from .given.kernel_parts import attend_tiles, load_group, load_row, store_group, store_row
+from .given.validation import validate_batch, validate_slots
+from .interpreter.kernel import BACKEND, tl, triton
+from .paged_cache import paged_attention
 
 # --- a first kernel, and the store ---------------------------------------------------------------
 
@@ -96,7 +97,7 @@ def store_kv(
             f"{[len(slot_mapping), num_kv_heads, head_dim]}"
         )
     if k_cache.device.type == "cpu":
-        check_slots(slot_mapping, num_blocks * block_size)
+        validate_slots(slot_mapping, num_blocks * block_size)
     k, v = k.contiguous(), v.contiguous()
     pairs = [(k_cache, v_cache, k, v)]
     if k_cache.stride() != v_cache.stride():  # one kind of cache at a time, and each written twice
@@ -261,6 +262,31 @@ def decode_split(
 # --- joining the pieces --------------------------------------------------------------------------
 
 
+def merge_two(
+    out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join attention over some keys with attention over others into attention over both.
+
+    The log-sum-exp of the scores is all that must be kept of the keys behind a partial result. It
+    is -inf, and the partial result 0, where there were no keys.
+
+    Args:
+        out_a: float32 [..., head_dim], attention over the first keys alone.
+        lse_a: float32 [...], natural log of the sum of exp(score) over the first keys.
+        out_b: like out_a, over the other keys.
+        lse_b: like lse_a.
+
+    Returns:
+        out [..., head_dim] and lse [...] over all keys.
+    """
+    top = torch.maximum(lse_a, lse_b)
+    top = torch.where(top == float("-inf"), 0.0, top)
+    weight_a, weight_b = torch.exp(lse_a - top), torch.exp(lse_b - top)
+    total = weight_a + weight_b
+    out = out_a * weight_a[..., None] + out_b * weight_b[..., None]
+    return out / total.clamp(min=1e-30)[..., None], top + torch.log(total)
+
+
 def merge_splits(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Join attention over the pieces of each sequence into attention over all of it.
 
@@ -370,7 +396,7 @@ def paged_decode(
         raise ValueError(f"q {[*q.shape]}, k {[*k_cache.shape]} and v {[*v_cache.shape]} don't fit")
     is_cuda = q.device.type == "cuda"
     if not is_cuda:
-        check_batch(q, k_cache, v_cache, block_tables, seq_lens, None)
+        validate_batch(q, k_cache, v_cache, block_tables, seq_lens, None)
     if num_splits is None:
         longest = block_tables.shape[1] * block_size if is_cuda or not num_seqs else seq_lens.max()
         num_processors = (

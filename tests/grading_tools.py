@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from minipaged.course.kit.catalogue import ROOT, catalogue
 
-from minipaged.course.cutting import cut
-from minipaged.course.exercises import ROOT, catalogue
+from minipaged.course.authoring.cutting import cut
 from minipaged.course.grading.bench import given_names
 from minipaged.course.grading.channel import Limits, SandboxError
 from minipaged.course.grading.judge import Outcome, grade_exercise

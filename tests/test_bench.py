@@ -7,7 +7,7 @@ import torch
 
 from minipaged.course import bench
 from minipaged.course.bench import Case, Contender, Work, contenders, refuse_unlike, run_case
-from minipaged.model import ModelConfig
+from minipaged.given.model import ModelConfig
 
 CONFIG = ModelConfig(
     num_layers=1,

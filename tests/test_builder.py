@@ -9,12 +9,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from minipaged.course import builder, exercises
-from minipaged.course.builder import as_text, build_lesson, check, main, render, write
-from minipaged.course.cutting import cut
-from minipaged.course.execution import WIDGET, CellFailed, execute, refuse_outputs
-from minipaged.course.exercises import SourceError, read_lesson
-from minipaged.course.reading import free_names, leaks, reached_files
+from minipaged.course.authoring import builder
+from minipaged.course.authoring import lesson_text as exercises
+from minipaged.course.authoring.builder import as_text, build_lesson, check, main, render, write
+from minipaged.course.authoring.cutting import cut
+from minipaged.course.authoring.execution import WIDGET, CellFailed, execute, refuse_outputs
+from minipaged.course.authoring.lesson_text import SourceError, read_lesson
+from minipaged.course.authoring.reading import free_names, leaks, reached_files
 
 POOL = '''"""Lesson 4: a pool."""
 

@@ -5,9 +5,11 @@ import torch
 
 from minipaged.block_table import BlockPool
 from minipaged.contiguous_cache import ContiguousKVCache
-from minipaged.model import Model, generate
+from minipaged.generation import generate
+from minipaged.given.model import Model
 from minipaged.naive_cache import NaiveKVCache
-from minipaged.paged_cache import PagedKVCache, paged_attention_walk
+from minipaged.paged_cache import PagedKVCache
+from tests.twins import paged_attention_walk
 
 OPENING = "Once upon a time there was a little girl named Lily."
 BLOCK_SIZES = [1, 3, 4, 16]

@@ -11,10 +11,12 @@ import sys
 
 import pytest
 import torch
+from minipaged.course.kit.catalogue import ROOT, Exercise
+from minipaged.course.notebook.checking import hint, notebook_cells
 
 import minipaged.block_table
-from minipaged.course import checking, mine, subject
-from minipaged.course.checking import (
+from minipaged.course.kit import checking, subject
+from minipaged.course.kit.checking import (
     CheckFailed,
     Draw,
     NotDone,
@@ -23,16 +25,14 @@ from minipaged.course.checking import (
     expect,
     expect_error,
     expect_tensor,
-    hint,
     judge_source,
-    notebook_cells,
     poisoned,
     result,
     same,
     show,
 )
-from minipaged.course.exercises import ROOT, Exercise
-from minipaged.course.subject import Error, Ref, Reply
+from minipaged.course.kit.subject import Error, Ref, Reply
+from minipaged.course.notebook import mine
 
 RIGHT = """
 def slot_of(block_ids, token_idx, block_size):

@@ -5,13 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from minipaged.contiguous_cache import (
-    Arena,
+from minipaged.contiguous_cache import Arena, first_fit, merge_hole
+from minipaged.waste import (
     Request,
     Reservation,
     WasteReport,
-    first_fit,
-    merge_hole,
     request_trace,
     reservation_size,
     simulate,

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from minipaged.course.extract import (
+from minipaged.course.kit.source import (
     NotFound,
     definitions,
     extract,

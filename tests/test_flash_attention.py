@@ -7,11 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from minipaged.course.kit.catalogue import ROOT
 
-from minipaged import flash_kernel
 from minipaged.attention import attention
-from minipaged.course.exercises import ROOT
-from minipaged.course.flash_demos import FourWays, counting
+from minipaged.course.lessons.lesson_06.demos import FourWays, counting
 from minipaged.flash_attention import (
     absorb_tile,
     flash_attention,
@@ -20,7 +19,8 @@ from minipaged.flash_attention import (
     key_tiles,
     to_kv_indptr,
 )
-from minipaged.interpreter import (
+from minipaged.given import flash_kernel
+from minipaged.interpreter.kernel import (
     BACKEND,
     DEVICE,
     compile_for,
@@ -29,8 +29,7 @@ from minipaged.interpreter import (
     recording,
     signature_of,
 )
-
-from .kernel_cases import make_batch
+from tests.kernel_cases import make_batch
 
 recorded = pytest.mark.skipif(BACKEND != "interpreter", reason="the course's interpreter records")
 FORMS = {

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from minipaged.course.kit.catalogue import catalogue
 
-from minipaged.course.checking import judge_source
-from minipaged.course.exercises import catalogue
 from minipaged.course.grading.channel import inspect_tree
 from minipaged.course.grading.judge import exercises_of, grade_exercise
 from minipaged.course.grading.view import lesson_of, view
 from minipaged.course.grading.words import clean, masked
-from minipaged.course.subject import Message, MessageSubject, decode, encode
-from tests import wrong
+from minipaged.course.kit import mistakes as wrong
+from minipaged.course.kit.checking import judge_source
+from minipaged.course.kit.mistakes import Wrong
+from minipaged.course.kit.subject import Message, MessageSubject, decode, encode
 from tests.grading_tools import contents, given, judged, sandbox, source, stub
-from tests.wrong import Wrong
 
 EXERCISES = list(catalogue())
 BANK: list[Wrong] = [
@@ -230,7 +230,7 @@ FORGERS = [None, True, 0, 1, -1, 0.0, "", [], [0], (), {}, "echo", "last", torch
 
 @pytest.mark.parametrize("exercise_id", EXERCISES)
 def test_no_constant_reply_passes_a_check(exercise_id: str) -> None:
-    from minipaged.course.checking import judge
+    from minipaged.course.kit.checking import judge
 
     for value in FORGERS:
         verdict = judge(exercise_id, lambda value=value: Forger(value), 7)

@@ -13,9 +13,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from minipaged.course.kit.catalogue import catalogue
 
 from minipaged.course.cli import main
-from minipaged.course.exercises import catalogue
 from minipaged.course.grading import batch, feedback, hosting, results
 from minipaged.course.grading.bench import notebook as solved_notebook
 from minipaged.course.grading.channel import SandboxError

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from minipaged.course.exercises import ROOT
+from minipaged.course.kit.catalogue import ROOT
 
 PACKAGE = ROOT / "minipaged"
 MODULES = sorted(path for path in PACKAGE.glob("*.py") if path.stem != "__init__")

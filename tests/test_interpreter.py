@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from minipaged import interpreter
-from minipaged.interpreter import (
+from minipaged.interpreter import kernel as interpreter
+from minipaged.interpreter.kernel import (
     MemoryFault,
     compile_for,
     interpreted,
@@ -18,8 +18,8 @@ from minipaged.interpreter import (
     recording,
     signature_of,
 )
-from minipaged.interpreter import tl_small as tl
-from minipaged.interpreter import triton_small as triton
+from minipaged.interpreter.kernel import tl_small as tl
+from minipaged.interpreter.kernel import triton_small as triton
 
 HERE = Path(__file__).parent
 SCALE = tl.constexpr(3)

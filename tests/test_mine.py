@@ -9,10 +9,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from minipaged.course.kit.catalogue import ROOT, Exercise
 
-from minipaged.course import mine
-from minipaged.course.exercises import ROOT, Exercise
-from minipaged.course.extract import Extracted, extract
+from minipaged.course.kit.source import Extracted, extract
+from minipaged.course.notebook import mine
 
 MODULE = '''"""A module."""
 

@@ -12,17 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minipaged import model
-from minipaged.model import (
-    Model,
-    ModelConfig,
-    generate,
-    greedy,
-    kv_bytes_per_token,
-    kv_slots,
-    next_inputs,
-    sample,
-)
+from minipaged.cache_size import kv_bytes_per_token, kv_slots
+from minipaged.generation import generate, greedy, next_inputs, sample
+from minipaged.given import model
+from minipaged.given.model import Model, ModelConfig
 
 transformers = pytest.importorskip("transformers", reason="the oracle of these tests")
 

@@ -5,20 +5,20 @@ import itertools
 import pytest
 import torch
 
-from minipaged import cpu_decode
 from minipaged.attention import attention
 from minipaged.block_table import BlockPool, pad_block_tables, slot_of
-from minipaged.model import ModelConfig
+from minipaged.given import cpu_decode
+from minipaged.given.model import ModelConfig
 from minipaged.paged_cache import (
     PagedKVCache,
     copy_blocks,
     gather_kv,
-    merge_two,
     paged_attention,
     paged_attention_one,
-    paged_attention_walk,
     write_kv,
 )
+from minipaged.triton_kernels import merge_two
+from tests.twins import paged_attention_walk
 
 FORMS = [paged_attention, paged_attention_walk]
 CONFIG = ModelConfig(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from minipaged.course import mine
-from minipaged.course.predicting import (
+from minipaged.course.notebook import mine
+from minipaged.course.notebook.predicting import (
     has_front_end,
     is_right,
     lookup,

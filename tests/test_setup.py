@@ -10,10 +10,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from minipaged.course.kit.catalogue import ROOT
 from packaging.requirements import Requirement
 
-from minipaged.course import cli, diagnosis, installing
-from minipaged.course.exercises import ROOT, lesson_files
+from minipaged.course import cli, installing
+from minipaged.course.authoring.lesson_text import lesson_files
+from minipaged.course.notebook import doctor as diagnosis
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 README = (ROOT / "README.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from minipaged.block_table import BlockPool
-from minipaged.course.subject import (
+from minipaged.course.kit.subject import (
     Error,
     Host,
     LocalSubject,

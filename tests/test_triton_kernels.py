@@ -10,17 +10,10 @@ import torch
 
 from minipaged import triton_kernels
 from minipaged.block_table import BlockPool
-from minipaged.decode_steps import (
-    contiguous_decode,
-    copy_by_kernel,
-    decode_contiguous_twin,
-    decode_grouped_twin,
-    decode_paged_twin,
-    decode_split_twin,
-    masked_copy_twin,
-    paged_decode_by_head,
-)
-from minipaged.interpreter import (
+from minipaged.generation import generate
+from minipaged.given.launches import contiguous_decode, copy_by_kernel, paged_decode_by_head
+from minipaged.given.model import Model, ModelConfig
+from minipaged.interpreter.kernel import (
     BACKEND,
     DEVICE,
     compile_for,
@@ -29,17 +22,23 @@ from minipaged.interpreter import (
     recording,
     signature_of,
 )
-from minipaged.model import Model, ModelConfig, generate
-from minipaged.paged_cache import PagedKVCache, merge_two, write_kv
+from minipaged.paged_cache import PagedKVCache, write_kv
 from minipaged.triton_kernels import (
     choose_num_splits,
     kernel_attention,
     merge_splits,
+    merge_two,
     paged_decode,
     store_kv,
 )
-
-from .kernel_cases import Batch, error_bound, make_batch, oracle, results
+from tests.kernel_cases import Batch, error_bound, make_batch, oracle, results
+from tests.twins import (
+    decode_contiguous_twin,
+    decode_grouped_twin,
+    decode_paged_twin,
+    decode_split_twin,
+    masked_copy_twin,
+)
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 recorded = pytest.mark.skipif(BACKEND != "interpreter", reason="the course's interpreter records")
@@ -138,7 +137,10 @@ def test_each_step_agrees_with_its_twin(dtype):
     def close(kernel: torch.Tensor, twin: torch.Tensor) -> None:
         assert (kernel.cpu().double() - twin.cpu().double()).abs().max() <= bound
 
-    close(paged_decode_by_head(*on_device.arguments, tile=16), decode_paged_twin(*batch.arguments))
+    close(
+        paged_decode_by_head(decode_paged, *on_device.arguments, tile=16),
+        decode_paged_twin(*batch.arguments),
+    )
     grouped, lse = decode_grouped_twin(*batch.arguments)
     out, out_lse = paged_decode(*on_device.arguments, num_splits=1, return_lse=True)
     close(out, grouped)
@@ -150,7 +152,7 @@ def test_each_step_agrees_with_its_twin(dtype):
     for idx, (keys, values) in enumerate(zip(batch.keys, batch.values, strict=True)):
         k[idx, : len(keys)], v[idx, : len(values)] = keys, values
     contiguous = (batch.q, k, v, batch.seq_lens)
-    by_kernel = contiguous_decode(*(x.to(DEVICE) for x in contiguous), tile=16)
+    by_kernel = contiguous_decode(decode_contiguous, *(x.to(DEVICE) for x in contiguous), tile=16)
     close(by_kernel, decode_contiguous_twin(*contiguous))
     close(by_kernel, oracle(batch)[0])
 
@@ -158,7 +160,7 @@ def test_each_step_agrees_with_its_twin(dtype):
 @pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 100])
 def test_masked_copy_copies_any_length(n):
     x = torch.rand(n, device=DEVICE)
-    assert torch.equal(copy_by_kernel(x, tile=16), x)
+    assert torch.equal(copy_by_kernel(masked_copy, x, tile=16), x)
     assert torch.equal(masked_copy_twin(x.cpu(), 16), x.cpu())
 
 
@@ -306,7 +308,7 @@ def test_every_slot_needed_is_read_once_and_no_other(num_splits):
 def test_one_program_a_group_reads_a_third_of_what_one_a_head_reads():
     batch = make_batch([40, 9], 4, 32, group_size=3)
     with recording() as by_head:
-        paged_decode_by_head(*batch.arguments)
+        paged_decode_by_head(decode_paged, *batch.arguments)
     with recording() as grouped:
         paged_decode(*batch.arguments, num_splits=1)
     assert by_head.num_bytes("k_cache_ptr") == 3 * grouped.num_bytes("k_cache_ptr")
@@ -334,7 +336,7 @@ def test_kernels_run_in_memory_where_all_else_is_poisoned():
     ):
         assert_right(batch, num_splits=1)
         assert_right(batch, num_splits=2)
-        paged_decode_by_head(*batch.arguments)
+        paged_decode_by_head(decode_paged, *batch.arguments)
     slots = torch.tensor([2, -1])
     others = torch.ones(batch.k_cache.shape[0] * 4, dtype=torch.bool)
     others[2] = False
@@ -378,7 +380,7 @@ def test_pools_of_more_than_2_to_the_31_elements(layout):
     for out in (
         paged_decode(*arguments, num_splits=1),
         paged_decode(*arguments, num_splits=2),
-        paged_decode_by_head(*arguments),
+        paged_decode_by_head(decode_paged, *arguments),
     ):
         assert (out.cpu().double() - due).abs().max() < 2e-3
 
@@ -428,7 +430,7 @@ class Captured:
 
 def captured(monkeypatch, kernel: str, dtype: torch.dtype, head_dim: int = 128) -> Captured:
     """A kernel with the arguments that the course launches it with, Llama's shape by default."""
-    from minipaged import decode_steps
+    from minipaged.given import launches as decode_steps
 
     batch = make_batch([40, 20], 16, head_dim, group_size=4, dtype=dtype)
     found = Captured(getattr(triton_kernels, kernel))
@@ -436,14 +438,14 @@ def captured(monkeypatch, kernel: str, dtype: torch.dtype, head_dim: int = 128) 
     if hasattr(decode_steps, kernel):
         monkeypatch.setattr(decode_steps, kernel, found)
     if kernel == "masked_copy":
-        copy_by_kernel(batch.q)
+        copy_by_kernel(masked_copy, batch.q)
     elif kernel == "store_kv_kernel":
         store_kv(batch.k_cache, batch.v_cache, batch.q[:, :2], batch.q[:, :2], batch.seq_lens)
     elif kernel == "decode_contiguous":
         kv = torch.empty(2, 40, 2, head_dim, dtype=dtype)
-        contiguous_decode(batch.q, kv, kv, batch.seq_lens)
+        contiguous_decode(decode_contiguous, batch.q, kv, kv, batch.seq_lens)
     elif kernel == "decode_paged":
-        paged_decode_by_head(*batch.arguments)
+        paged_decode_by_head(decode_paged, *batch.arguments)
     elif kernel == "merge_splits_kernel":
         outs = torch.zeros(32, *batch.q.shape)
         triton_kernels.merge_on_gpu(outs, outs[..., 0].contiguous(), dtype)

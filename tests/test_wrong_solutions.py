@@ -5,12 +5,13 @@ import inspect
 import pkgutil
 
 import pytest
+from minipaged.course.kit.catalogue import catalogue
+from minipaged.course.notebook.checking import reference
 
-from minipaged.course.checking import check_of, judge_source, reference
-from minipaged.course.cutting import cut
-from minipaged.course.exercises import catalogue
-from tests import wrong
-from tests.wrong import Wrong, given_names
+from minipaged.course.authoring.cutting import cut
+from minipaged.course.kit import mistakes as wrong
+from minipaged.course.kit.checking import check_of, judge_source
+from minipaged.course.kit.mistakes import Wrong, given_names
 
 EXERCISES = sorted(catalogue())
 BANK: list[Wrong] = [

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..block_table import pad_block_tables
-from ..model import ModelConfig
-from ..paged_cache import PagedKVCache, gather_kv, paged_attention
+from minipaged.block_table import pad_block_tables
+from minipaged.given.model import ModelConfig
+from minipaged.paged_cache import PagedKVCache, gather_kv, paged_attention
 
 Attend = Callable[[], torch.Tensor]
 FLUSH_BYTES = 256 << 20  # more than the L2 cache of any GPU
@@ -205,8 +205,8 @@ def contenders(case: Case) -> list[Contender]:
 
 def kernel_contenders(case: Case) -> list[Contender]:
     """The steps of lesson 5, on a GPU: without one they run in an interpreter."""
-    from ..decode_steps import contiguous_decode, paged_decode_by_head
-    from ..triton_kernels import paged_decode
+    from minipaged.given.launches import contiguous_decode, paged_decode_by_head
+    from minipaged.triton_kernels import paged_decode
 
     k, v = (side.transpose(1, 2).contiguous() for side in case.contiguous())
     arguments = (case.q, *case.memory, case.block_tables, case.seq_lens)
@@ -219,10 +219,12 @@ def kernel_contenders(case: Case) -> list[Contender]:
     return [
         case.contender(
             "kernel: contiguous, a head a program",
-            lambda: contiguous_decode(case.q, k, v, case.seq_lens),
+            lambda: contiguous_decode(decode_contiguous, case.q, k, v, case.seq_lens),
             k.nbytes + v.nbytes,
         ),
-        case.contender("kernel: through the table", lambda: paged_decode_by_head(*arguments)),
+        case.contender(
+            "kernel: through the table", lambda: paged_decode_by_head(decode_paged, *arguments)
+        ),
         case.contender("kernel: grouped, not split", lambda: decode(1)),
         case.contender("kernel: paged_decode", lambda: decode(None)),
     ]
@@ -245,7 +247,7 @@ def library_contenders(case: Case) -> list[Contender]:
         found.append(case.contender("flash_attn_with_kvcache", lambda: attend()[:, 0]))
     flashinfer: Any = optional("flashinfer")
     if flashinfer:
-        from ..flash_attention import to_kv_indptr
+        from minipaged.flash_attention import to_kv_indptr
 
         _, block_size, num_kv_heads, head_dim = k_cache.shape
         workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")

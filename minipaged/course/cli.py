@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 def doctor_command(arguments: Sequence[str]) -> int:
     """Look whether everything that the course needs is here and works."""
-    from .diagnosis import doctor
+    from .notebook.doctor import doctor
 
     return 0 if doctor() else 1
 
 
 def progress_command(arguments: Sequence[str]) -> int:
     """Show which exercises are done."""
-    from .checking import progress
+    from .notebook.checking import progress
 
     progress()
     return 0

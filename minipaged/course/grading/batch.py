@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..exercises import Exercise, catalogue
-from ..mine import write_atomically
+from ..kit.catalogue import Exercise, catalogue
+from ..notebook.mine import write_atomically
 from . import feedback, results, submissions
 from .channel import Limits, SandboxError
 from .judge import READING_SECONDS, Grade, Outcome, TooSlow, at_most, grade

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cutting import cut
-from ..exercises import ROOT, catalogue
+from ..authoring.cutting import cut
+from ..kit.catalogue import ROOT, catalogue
 from . import batch
 from .channel import SandboxError
 from .judge import exercises_of

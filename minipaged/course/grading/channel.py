@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ..subject import Error, Message, MessageSubject
+from ..kit.subject import Error, Message, MessageSubject
 
 HEADER_BYTES = 8 << 20
 TENSOR_BYTES = 64 << 20

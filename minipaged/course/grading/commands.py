@@ -7,8 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..checking import check_of
-from ..exercises import Exercise, SourceError
+from ..authoring.lesson_text import SourceError
+from ..kit.catalogue import Exercise
+from ..kit.checking import check_of
 from . import batch, results, submissions
 from .channel import Limits, SandboxError
 from .judge import Grade, exercises_of, grade

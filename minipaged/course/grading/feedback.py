@@ -6,7 +6,7 @@ It holds no expected value, no drawn input and no script.
 from html import escape
 from pathlib import Path
 
-from ..mine import write_atomically
+from ..notebook.mine import write_atomically
 from .results import Record
 
 STYLE = """

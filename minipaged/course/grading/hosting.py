@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..exercises import ROOT
+from ..kit.catalogue import ROOT
 from .judge import exercises_of
 
 SETUP = """\

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from ..checking import SEEDS, check_of
-from ..checking import judge as run_check
-from ..exercises import Exercise, catalogue
-from ..extract import NotFound
-from ..subject import Error, Message, time_limit
+from ..kit.catalogue import Exercise, catalogue
+from ..kit.checking import SEEDS, check_of
+from ..kit.checking import judge as run_check
+from ..kit.source import NotFound
+from ..kit.subject import Error, Message, time_limit
 from . import submissions
 from .channel import Channel, Job, Lost, RemoteSubject, SandboxError
 from .sandbox import Sandbox

@@ -29,8 +29,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from ..exercises import ROOT, SOURCES, Exercise
-from ..mine import write_atomically
+from ..authoring.lesson_text import SOURCES
+from ..kit.catalogue import ROOT, Exercise
+from ..notebook.mine import write_atomically
 from .judge import Grade
 
 SCHEMA = "minipaged/grades/v1"

@@ -29,7 +29,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from ..exercises import ROOT
+from ..kit.catalogue import ROOT
 from .channel import Channel, Job, Limits, RemoteSubject, SandboxError
 
 HERE = Path(__file__).resolve().parent

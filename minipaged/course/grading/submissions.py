@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..exercises import Exercise, catalogue
-from ..extract import Extracted, NotFound, extract, is_stub, plain_python
+from ..kit.catalogue import Exercise, catalogue
+from ..kit.source import Extracted, NotFound, extract, is_stub, plain_python
 
 MAX_NOTEBOOK = 20 << 20
 MAX_CODE = 400_000  # characters of all code cells of a notebook

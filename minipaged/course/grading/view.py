@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterable
 from functools import cache
 
-from ..cutting import Definition, cut, find_definition
-from ..exercises import ROOT, Exercise, catalogue, read_lesson
-from ..extract import plain_python
+from ..authoring.cutting import Definition, cut, find_definition
+from ..authoring.lesson_text import read_lesson
+from ..kit.catalogue import ROOT, Exercise, catalogue
+from ..kit.source import plain_python
 
 PACKAGE = ROOT / "minipaged"
 _INIT = '"""The part of the package that this exercise may see."""\n'

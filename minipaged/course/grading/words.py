@@ -4,7 +4,7 @@ import ast
 import re
 from functools import cache
 
-from ..exercises import ROOT
+from ..kit.catalogue import ROOT
 
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?")
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")

@@ -1,0 +1,1 @@
+"""From the lessons' texts and the package to notebooks and the catalogue."""

@@ -1,1 +1,0 @@
-"""The checks and hints of the exercises, a file a lesson."""

@@ -1,0 +1,1 @@
+"""What checks and figures are made with."""

@@ -1,0 +1,1 @@
+"""The lessons: all that an author edits for one is in its folder."""
