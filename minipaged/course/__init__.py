@@ -1,21 +1,13 @@
-"""What makes minipaged a course: checks, predictions, figures, the builder and the grader."""
+"""What makes minipaged a course: what a notebook calls, and what an author tries wrong code with.
 
-import importlib
-from typing import Any
+A notebook takes `check`, `hint`, `predict`, `progress` and `doctor` from here, and a failing check
+prints a line with `drawn`. The rooms: lessons/ (a folder for each lesson), kit/ (what checks and figures are
+made with), notebook/, authoring/ (from the texts to the notebooks) and grading/.
+"""
 
-_HOMES = {
-    "check": "checking",
-    "doctor": "diagnosis",
-    "hint": "checking",
-    "progress": "checking",
-    "predict": "predicting",
-}
-__all__ = ["check", "doctor", "hint", "predict", "progress"]
+from .kit.verdicts import Verdict, drawn, judge_cells
+from .notebook.checking import check, hint, progress
+from .notebook.doctor import doctor
+from .notebook.predicting import predict
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+__all__ = ["Verdict", "check", "doctor", "drawn", "hint", "judge_cells", "predict", "progress"]

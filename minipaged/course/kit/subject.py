@@ -335,13 +335,13 @@ def time_limit(seconds: float, late: Exception) -> Iterator[None]:
 
 
 class LocalSubject(MessageSubject):
-    """The objects of a module of this process; a call may take `CALL_SECONDS`."""
+    """The objects of a module of this process; a call may take so many seconds."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self.host = Host(module)
+    def __init__(self, module: ModuleType, seconds: float = CALL_SECONDS) -> None:
+        self.host, self.seconds = Host(module), seconds
 
     def exchange(self, request: Message) -> Message:
         """Serve the request here."""
-        late = TimeoutError(f"did not end within {CALL_SECONDS:g} seconds")
-        with time_limit(CALL_SECONDS, late):
+        late = TimeoutError(f"did not end within {self.seconds:g} seconds")
+        with time_limit(self.seconds, late):
             return self.host.serve(request)

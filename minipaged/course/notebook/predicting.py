@@ -3,60 +3,47 @@
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..kit.catalogue import Prediction, predictions, say
 from . import mine
+from .checking import shell
 
 Answer = int | float | str | bool
 
 
-def predict(
-    prediction_id: str,
-    question: str,
-    answer: Callable[[], Answer],
-    because: Mapping[Answer, str] | None = None,
-    choices: Sequence[Answer] | None = None,
-    tolerance: float = 0.0,
-) -> None:
+def predict(prediction_id: str, measured: Answer) -> None:
     """Ask before the lesson shows.
 
-    The learner's answer is locked, and only then is the right one worked out and shown beside it.
-    Without a front end the question is printed. MINIPAGED_PREDICT=ask, print or reveal decides
-    where the surroundings do not: reveal prints the measured answer too.
+    The learner's answer is locked, and only then is the measured one shown beside it. Question,
+    choices and reasons are in the lesson's text. Without a front end the question is printed.
+    MINIPAGED_PREDICT=ask, print or reveal decides where the surroundings do not: reveal prints the
+    measured answer too.
 
     Args:
         prediction_id: "04.a".
-        question: one sentence that asks for a number or a choice.
-        answer: works out the right answer by running code.
-        because: what an answer, right or wrong, comes from.
-        choices: the answers to choose from; None: a number.
-        tolerance: how far off, relative to the right answer, still counts as right.
+        measured: the right answer, computed by the cell that asks.
+
+    Raises:
+        ValueError: no prediction has that id.
     """
-    because = because or {}
-    mode = os.environ.get("MINIPAGED_PREDICT") or ("ask" if has_front_end() else "print")
+    if prediction_id not in predictions():
+        known = ", ".join(predictions())
+        raise ValueError(f"no prediction {prediction_id!r}; there are {known}")
+    prediction = predictions()[prediction_id]
+    front_end = type(shell()).__name__ == "ZMQInteractiveShell"
+    mode = os.environ.get("MINIPAGED_PREDICT") or ("ask" if front_end else "print")
     if mode not in ("ask", "print", "reveal"):
         raise ValueError(f"MINIPAGED_PREDICT is {mode!r}; it can be ask, print or reveal")
     if mode == "ask":
-        ask(prediction_id, question, answer, because, choices, tolerance)
+        ask(prediction, measured)
         return
-    print(f"Predict: {question}")
-    if choices:
-        print("Choices: " + " | ".join(map(shown, choices)))
+    print(f"{say('predict')} {prediction.question}")
+    if prediction.choices:
+        print(say("choices", choices=" | ".join(shown(answer) for answer, _ in prediction.answers)))
     if mode == "reveal":
-        measured = answer()
-        reason = lookup(because, measured)
-        print(f"Measured: {shown(measured)}{reason and ', ' + reason}")
-
-
-def has_front_end() -> bool:
-    """Whether this runs in a kernel that shows widgets."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    shell = get_ipython()
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+        reason = reason_for(prediction, measured)
+        print(say("measured", value=shown(measured), reason=reason and f", {reason}"))
 
 
 def shown(value: Answer) -> str:
@@ -68,11 +55,12 @@ def shown(value: Answer) -> str:
     return f"{value:,.4g}"
 
 
-def lookup(because: Mapping[Answer, str], value: Answer) -> str:
+def reason_for(prediction: Prediction, value: Answer) -> str:
     """The reason that belongs to an answer; numbers within a hundredth count as the same."""
-    if value in because:
-        return because[value]
-    for known, reason in because.items():
+    for known, reason in prediction.answers:
+        if known == value and isinstance(known, str) == isinstance(value, str):
+            return reason
+    for known, reason in prediction.answers:
         if isinstance(known, int | float) and isinstance(value, int | float):
             if abs(known - value) <= 0.01 * max(abs(known), abs(value)):
                 return reason
@@ -88,18 +76,14 @@ def is_right(given: Answer, measured: Answer, tolerance: float) -> bool:
     return abs(given - measured) <= max(tolerance, 1e-9) * abs(measured)
 
 
-def outcome(
-    given: Answer,
-    measured: Answer,
-    because: Mapping[Answer, str],
-    tolerance: float,
-) -> str:
+def outcome(prediction: Prediction, given: Answer, measured: Answer) -> str:
     """What is said once an answer is locked."""
-    if is_right(given, measured, tolerance):
-        reason = lookup(because, measured) or lookup(because, given)
-        return f"You: {shown(given)}. Measured: {shown(measured)}. Right{reason and ': ' + reason}."
-    parts = [f"You: {shown(given)}. Measured: {shown(measured)}."]
-    wrong, right = lookup(because, given), lookup(because, measured)
+    wrong, right = reason_for(prediction, given), reason_for(prediction, measured)
+    told = say("you and measured", given=shown(given), measured=shown(measured))
+    if is_right(given, measured, prediction.tolerance):
+        reason = right or wrong
+        return f"{told} {say('right')}{reason and ': ' + reason}."
+    parts = [told]
     if wrong and wrong != right:
         parts.append(f"{shown(given)}: {wrong}.")
     if right:
@@ -107,42 +91,37 @@ def outcome(
     return " ".join(parts)
 
 
-def ask(
-    prediction_id: str,
-    question: str,
-    answer: Callable[[], Answer],
-    because: Mapping[Answer, str],
-    choices: Sequence[Answer] | None,
-    tolerance: float,
-) -> None:
+def ask(prediction: Prediction, measured: Answer) -> None:
     """Show the widget; an answer that was locked before is shown again."""
     import ipywidgets as widgets
     from IPython.display import display
 
+    choices = [answer for answer, _ in prediction.answers] if prediction.choices else None
     field: Any = (
         widgets.RadioButtons(options=[(shown(choice), choice) for choice in choices], index=None)
         if choices
-        else widgets.Text(placeholder="a number")
+        else widgets.Text(placeholder=say("a number"))
     )
-    button = widgets.Button(description="Lock it in")
+    button = widgets.Button(description=say("lock it in"))
     text = widgets.Label()
     text.style.text_color = "#333333"
 
     def lock(given: Answer) -> None:
         field.disabled = button.disabled = True
-        text.value = outcome(given, answer(), because, tolerance)
+        text.value = outcome(prediction, given, measured)
 
     def clicked(_: Any) -> None:
         given = field.value if choices else number(field.value)
         if given is None:
-            text.value = "Choose one first." if choices else "A number, please: 12, 0.5 or 1,024."
+            text.value = say("choose first") if choices else say("a number, please")
             return
-        mine.remember(prediction_id, predicted=given)
+        mine.remember(prediction.id, predicted=given)
         lock(given)
 
     button.on_click(clicked)
-    display(widgets.VBox([widgets.HTML(f"<b>Predict</b> {question}"), field, button, text]))
-    before = mine.record().get(prediction_id, {}).get("predicted")
+    head = widgets.HTML(f"<b>{say('predict').rstrip(':')}</b> {prediction.question}")
+    display(widgets.VBox([head, field, button, text]))
+    before = mine.record().get(prediction.id, {}).get("predicted")
     if before is not None and (not choices or before in choices):
         field.value = before if choices else shown(before)
         lock(before)
