@@ -1,8 +1,8 @@
-"""Build lessons/*.ipynb and solutions/*.ipynb from lessons/source/*.md and the package.
+"""Build lessons/*.ipynb, solutions/*.ipynb and the catalogue from the lessons' texts and the package.
 
-    python -m minipaged.course.builder [--check] [--execute] [LESSON ...]
+    python -m minipaged.course.authoring.builder [--check] [--execute] [LESSON ...]
 
-A lesson is a pure function of the sources. A solution is executed, and executed again only when
+A lesson and the catalogue are pure functions of the sources. A solution is executed, and executed again only when
 what it is built from has changed, or with --execute. With --check nothing is written or executed:
 each built file that differs from what the sources build is named, with the file to edit.
 """
@@ -23,16 +23,18 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode, v4
 
+from ..kit import catalogue
 from ..kit.catalogue import Exercise
 from .cutting import Cut, cut
-from .execution import IGNORE, CellFailed, execute, outputs_digest
+from .execution import CellFailed, execute, outputs_digest
 from .lesson_text import (
     SOURCES,
-    Lesson,
+    LessonText,
     SourceError,
-    collect,
+    as_json,
     lesson_files,
     module_file,
+    read_course,
     read_lesson,
 )
 from .reading import free_names, leaks, reached_files, squeeze
@@ -45,24 +47,24 @@ LANGUAGE_INFO = {"name": "python"}
 class Pair:
     """What one source builds; `lines` has the source's line of each code cell, by the cell's id."""
 
-    lesson: Lesson
+    lesson: LessonText
     stubs: NotebookNode
     solved: NotebookNode
     lines: dict[str, int]
 
     @property
     def stubs_file(self) -> Path:
-        return self.lesson.root / "lessons" / f"{self.lesson.file.stem}.ipynb"
+        return self.lesson.root / "lessons" / f"{self.lesson.about.notebook}.ipynb"
 
     @property
     def solved_file(self) -> Path:
-        return self.lesson.root / "solutions" / f"{self.lesson.file.stem}.ipynb"
+        return self.lesson.root / "solutions" / f"{self.lesson.about.notebook}.ipynb"
 
 
 # ---------------------------------------------------------------- from the sources to notebooks
 
 
-def render(lesson: Lesson) -> Pair:
+def render(lesson: LessonText) -> Pair:
     """Both notebooks of a lesson, nothing executed.
 
     Raises:
@@ -74,15 +76,15 @@ def render(lesson: Lesson) -> Pair:
             free_names(fence.code)  # it reads the whole cell
         except SyntaxError as error:
             raise lesson.error(fence.line + (error.lineno or 1), f"{error.msg}") from None
-    read = jupytext.reads(lesson.text.lstrip("\n"), fmt="md").cells
+    read = jupytext.reads(lesson.markdown, fmt="md").cells
     code = [cell.source.strip() for cell in read if cell.cell_type == "code"]
     if code != [fence.code.strip() for fence in lesson.fences]:
-        raise lesson.error(1, "jupytext finds other code cells than the fences that stand here")
+        raise lesson.error(1, "jupytext finds other code cells than the fences of this text")
     fences, stubs, solved, lines = iter(lesson.fences), [], [], {}
     cuts: dict[str, Cut] = {}
     before: Exercise | None = None
     for idx, cell in enumerate(read):
-        cell_id = f"{lesson.id}-{idx:03d}"
+        cell_id = f"{lesson.about.id}-{idx:03d}"
         if cell.cell_type != "code":
             stubs.append(v4.new_markdown_cell(cell.source, id=cell_id))
             solved.append(v4.new_markdown_cell(cell.source, id=cell_id))
@@ -91,8 +93,7 @@ def render(lesson: Lesson) -> Pair:
         lines[cell_id] = fence.line
         metadata: dict[str, Any] = {}
         if fence.tags:
-            extra = [IGNORE] if "predict" in fence.tags and IGNORE not in fence.tags else []
-            metadata["tags"] = [*fence.tags, *extra]
+            metadata["tags"] = list(fence.tags)
         stub = source = fence.code
         if fence.exercise:
             cuts[cell_id] = _cut(lesson, fence.exercise)
@@ -108,7 +109,7 @@ def render(lesson: Lesson) -> Pair:
     return pair
 
 
-def _cut(lesson: Lesson, exercise: Exercise) -> Cut:
+def _cut(lesson: LessonText, exercise: Exercise) -> Cut:
     file = module_file(lesson.root, exercise.module)
     assert file is not None  # read_lesson has found the module
     return cut(file.read_text(encoding="utf-8"), exercise.name, exercise.todo)
@@ -127,14 +128,14 @@ def _nbgrader(exercise: Exercise | None, before: Exercise | None) -> dict[str, A
     return {"nbgrader": given} if exercise or before else {}
 
 
-def _notebook(lesson: Lesson, cells: list[NotebookNode], solved: bool = False) -> NotebookNode:
+def _notebook(lesson: LessonText, cells: list[NotebookNode], solved: bool = False) -> NotebookNode:
     digest = hashlib.sha256(json.dumps(cells, sort_keys=True).encode())
     if solved:
         sources = [cell.source for cell in cells if cell.cell_type == "code"]
-        for file in reached_files(lesson.root, lesson.id, sources):
+        for file in reached_files(lesson.root, lesson.about.id, sources):
             digest.update(file.relative_to(lesson.root).as_posix().encode() + b"\0")
             digest.update(hashlib.sha256(file.read_bytes()).digest())
-    own = {"lesson": lesson.id, "built_from": digest.hexdigest()}
+    own = {"lesson": lesson.about.id, "built_from": digest.hexdigest()}
     metadata = {"kernelspec": KERNELSPEC, "language_info": LANGUAGE_INFO, "minipaged": own}
     notebook = v4.new_notebook(cells=cells, metadata=metadata)
     notebook.nbformat_minor = 5
@@ -185,9 +186,10 @@ def _refuse_leaks(pair: Pair, cuts: dict[str, Cut]) -> None:
         raise lesson.error(line, f"{message}: {leak.text!r} ({module}:{leak.module_line})")
 
 
-def _line_of(lesson: Lesson, text: str) -> int | None:
+def _line_of(lesson: LessonText, text: str) -> int | None:
     """The source's line where a text begins; it may run over a few lines."""
-    lines, text = lesson.text.split("\n"), squeeze(text)
+    lines = lesson.file.read_text(encoding="utf-8").split("\n")
+    text = squeeze(text)
     for height in range(1, 6):
         for idx in range(len(lines)):
             if text in squeeze("\n".join(lines[idx : idx + height])):
@@ -239,25 +241,40 @@ def _as_dict(cell: NotebookNode) -> dict[str, Any]:
 
 
 def check(sources: Path = SOURCES) -> list[str]:
-    """What differs between the built notebooks and what the sources build, in words."""
+    """What differs between the built files and what the sources build, in words."""
     problems: list[str] = []
-    lessons, root = [], sources.resolve().parents[1]
+    root, known = sources.resolve().parents[2], set()
     for file in lesson_files(sources):
         try:
-            lessons.append(read_lesson(file))
-            problems += _differences(render(lessons[-1]))
+            lesson = read_lesson(file)
+            known.add(lesson.about.notebook)
+            problems += _differences(render(lesson))
         except SourceError as error:
             problems.append(str(error))
-    try:
-        collect(lessons)
-    except SourceError as error:
-        problems.append(str(error))
-    known = {file.stem for file in lesson_files(sources)}
-    for file in sorted([*root.glob("lessons/*.ipynb"), *root.glob("solutions/*.ipynb")]):
-        if file.stem not in known:
+    if problem := catalogue_problem(sources):
+        problems.append(problem)
+    for file in sorted([*root.glob("lessons/*"), *root.glob("solutions/*.ipynb")]):
+        if file.stem not in known and file.name != ".ipynb_checkpoints":
             name = file.relative_to(root).as_posix()
-            problems.append(f"{name} has no source lessons/source/{file.stem}.md: remove it")
+            problems.append(f"{name} is not built from any lesson's text: remove it")
     return problems
+
+
+def catalogue_file(sources: Path) -> Path:
+    """Where the catalogue of some texts is."""
+    return sources.resolve().parents[2] / catalogue.FILE.relative_to(catalogue.ROOT)
+
+
+def catalogue_problem(sources: Path) -> str | None:
+    """Why the catalogue's file is not what the texts say, or None."""
+    try:
+        text = as_json(read_course(sources))
+    except SourceError as error:
+        return str(error)
+    file = catalogue_file(sources)
+    if file.exists() and file.read_text(encoding="utf-8") == text:
+        return None
+    return f"{file.name} differs from what the lessons' texts say: run make notebooks"
 
 
 def _differences(pair: Pair) -> list[str]:
@@ -306,46 +323,45 @@ def solve(pair: Pair) -> NotebookNode:
 def build_lesson(file: Path, always: bool = False) -> list[str]:
     """Build one lesson and its solution; returns a line on each."""
     pair = render(read_lesson(file))
-    log = []
+    log, name = [], pair.solved_file.name
     written = write(pair.stubs_file, as_text(pair.stubs))
     log.append(f"lessons/{pair.stubs_file.name}: {'written' if written else 'unchanged'}")
     if always or solution_problem(pair):
         start = time.monotonic()
         write(pair.solved_file, as_text(solve(pair)))
-        log.append(f"solutions/{file.stem}.ipynb: executed in {time.monotonic() - start:.0f} s")
+        log.append(f"solutions/{name}: executed in {time.monotonic() - start:.0f} s")
     else:
-        log.append(f"solutions/{file.stem}.ipynb: unchanged")
+        log.append(f"solutions/{name}: unchanged")
     return log
 
 
 def main(argv: Sequence[str] | None = None, sources: Path = SOURCES) -> int:
-    parser = argparse.ArgumentParser(prog="python -m minipaged.course.builder")
-    parser.add_argument("lesson", nargs="*", help="the beginning of a name, such as 04")
+    parser = argparse.ArgumentParser(prog="python -m minipaged.course.authoring.builder")
+    parser.add_argument("lesson", nargs="*", help="a lesson's number, such as 04")
     parser.add_argument("--check", action="store_true", help="compare only, write nothing")
     parser.add_argument("--execute", action="store_true", help="execute every solution again")
     args = parser.parse_args(argv)
-    failed = False
     if args.check:
-        for problem in check(sources):
-            print(problem, file=sys.stderr)
-            failed = True
-        return int(failed)
-    files = lesson_files(sources)
-    wanted = [file for file in files if file.name.startswith(tuple(args.lesson or [""]))]
-    if not wanted:
-        parser.error(f"no lesson in {sources} begins with {' or '.join(args.lesson)}")
-    for file in wanted:
+        problems = check(sources)
+        print("".join(f"{problem}\n" for problem in problems), end="", file=sys.stderr)
+        return int(bool(problems))
+    files = {file.parent.name.removeprefix("lesson_"): file for file in lesson_files(sources)}
+    for number in args.lesson or files or [""]:
+        if number not in files:
+            parser.error(f"there is no lesson {number!r} in {sources}; there are {', '.join(files)}")
+    failed = False
+    try:
+        written = write(catalogue_file(sources), as_json(read_course(sources)))
+        print(f"{catalogue.FILE.name}: {'written' if written else 'unchanged'}", flush=True)
+    except SourceError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for number in args.lesson or files:
         try:
-            print("\n".join(build_lesson(file, args.execute)), flush=True)
+            print("\n".join(build_lesson(files[number], args.execute)), flush=True)
         except SourceError as error:
             print(error, file=sys.stderr)
             failed = True
-    try:
-        if len(wanted) == len(files) and not failed:
-            collect(map(read_lesson, files))
-    except SourceError as error:
-        print(error, file=sys.stderr)
-        failed = True
     return int(failed)
 
 

@@ -11,10 +11,12 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from .lesson_text import IGNORE
+
 CELL_TIMEOUT = 120  # seconds
 PNG_LIMIT = 300_000  # bytes
 WIDGET = "application/vnd.jupyter.widget-view+json"
-IGNORE = "nbval-ignore-output"
+
 
 
 class Client(NotebookClient):

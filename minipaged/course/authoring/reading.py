@@ -10,7 +10,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from ..kit.source import global_names, plain_python
+from ..kit.source import BUILTINS, Names, global_names, imports, plain_python
 from .cutting import Cut, tokens
 from .lesson_text import SourceError, module_file
 
@@ -34,27 +34,16 @@ _IGNORED = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tok
 # ------------------------------------------------------------------------------------- names
 
 
-@dataclass(frozen=True, slots=True)
-class CellNames:
-    """The names of a cell: those it binds, and those it uses with the line of the first use."""
-
-    bound: set[str]
-    used: dict[str, int]
-
-
-def free_names(code: str) -> CellNames:
-    """The global names of a cell, those of IPython apart; see `global_names`.
+def free_names(code: str) -> Names:
+    """The global names of a cell, builtins and those of IPython apart; see `global_names`.
 
     Raises:
-        SyntaxError: when the code is no Python.
+        SyntaxError: when the code is not Python.
     """
     code = plain_python(code)
-    names = global_names(code)
-    lines: dict[str, int] = {}
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Name) and node.id in names.used:
-            lines[node.id] = min(node.lineno, lines.get(node.id, node.lineno))
-    return CellNames(names.bound, {n: lines.get(n, 1) for n in names.used - _IPYTHON})
+    names = global_names(ast.parse(code), code)
+    hidden = BUILTINS | _IPYTHON
+    return Names(names.bound, {n: line for n, line in names.used.items() if n not in hidden})
 
 
 # ----------------------------------------------------------------------------------- imports
