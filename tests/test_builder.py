@@ -10,11 +10,12 @@ import nbformat
 import pytest
 
 from minipaged.course.authoring import builder
-from minipaged.course.authoring import lesson_text as exercises
+from minipaged.course.authoring import lesson_text
 from minipaged.course.authoring.builder import as_text, build_lesson, check, main, render, write
 from minipaged.course.authoring.cutting import cut
 from minipaged.course.authoring.execution import WIDGET, CellFailed, execute, refuse_outputs
-from minipaged.course.authoring.lesson_text import SourceError, read_lesson
+from minipaged.course.authoring.lesson_text import SourceError, read_course, read_lesson
+from minipaged.course.kit.catalogue import LESSONS, SOLUTIONS, Lesson, Prediction
 from minipaged.course.authoring.reading import free_names, leaks, reached_files
 
 POOL = '''"""Lesson 4: a pool."""
@@ -51,9 +52,13 @@ def double(x: int) -> int:
     return x + x + START + START + START
 '''
 
-LESSON = """# 4 · A pool
+LESSON = """---
+notebook: 04_pool
+---
 
-Words about pools.
+# 4 · A pool
+
+Words about pools. **Time** 20 minutes.
 
 
 More words, in a cell of their own.
@@ -66,6 +71,9 @@ from minipaged.base import START
 def check(exercise_id, found):
     print(exercise_id, "passes")
     return found
+
+def predict(prediction_id, measured):
+    print(measured)
 ```
 
 **Exercise 04.1 · a pool of ids** · easy · 10 minutes
@@ -79,8 +87,41 @@ def check(exercise_id, found):
 Pool = check("04.1", Pool)     # yours if it passes
 ```
 
-```python tags=["predict"]
-Pool(4).take(2)
+```check 04.1
+What is free
+is known.
+
+lowest => The lowest id
+  comes first.
+none => None => too few.
+```
+
+```hints 04.1
+One.
+
+Two
+lines.
+
+Three.
+```
+
+```mistakes 04.1
+takes too many => More than there are.
+```
+
+Guess.
+
+```prediction 04.a choices tolerance=0.5
+What
+comes?
+
+1_000 => many
+[0, 1] => these
+0.5 =>
+```
+
+```python
+predict("04.a", Pool(4).take(2))
 ```
 
 **Exercise 04.2 · twice** · medium · 5 minutes
@@ -91,21 +132,49 @@ Pool(4).take(2)
 ```python tags=["check"]
 double = check("04.2", double)
 ```
+
+```check 04.2
+Twice.
+```
+
+```hints 04.2
+1
+
+2
+
+3
+```
+
+```mistakes 04.2
+```
+
+1. Why?
+
+```answers
+1. Because.
+```
 """
 
 FENCE = '```python exercise="04.1" object="minipaged.pool:Pool" todo=["take", "give"] minutes=10'
-LINE = LESSON[: LESSON.index(FENCE)].count("\n") + 1
+
+
+def line_of(text: str) -> int:
+    return LESSON[: LESSON.index(text)].count("\n") + 1
+
+
+LINE, SECOND = line_of(FENCE), line_of('```python exercise="04.2"')
+PLACE = "minipaged/course/lessons/lesson_04/lesson.md"
 
 
 def project(folder: Path, lesson: str = LESSON, pool: str = POOL) -> Path:
-    """A small course in a folder; returns the lesson's source."""
+    """A small course in a folder; returns the lesson's text."""
     package = folder / "minipaged"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").write_text('"""A small package."""\n')
     (package / "base.py").write_text("START = 0\n")
     (package / "unused.py").write_text("X = 0\n")
     (package / "pool.py").write_text(pool)
-    source = folder / "lessons" / "source" / "04_pool.md"
+    source = folder / PLACE
     source.parent.mkdir(parents=True, exist_ok=True)
     source.write_text(lesson)
     return source
@@ -123,20 +192,48 @@ def stub_of(text: str, name: str, *todo: str) -> str:
 # --------------------------------------------------------------------------------- sources
 
 
-def test_the_catalogue_holds_what_the_fences_say(source: Path) -> None:
-    found = exercises.catalogue(source.parent)
-    assert list(found) == ["04.1", "04.2"]
-    pool, double = found.values()
-    assert (pool.lesson, pool.module, pool.name) == ("04", "minipaged.pool", "Pool")
+def test_the_catalogue_holds_what_the_text_says(source: Path) -> None:
+    course = read_course(source.parents[1])
+    assert course.lessons == (Lesson("04", "04_pool", "A pool", 20),)
+    pool, double = course.exercises
+    assert (pool.id, pool.lesson, pool.module, pool.name) == (
+        "04.1",
+        "04",
+        "minipaged.pool",
+        "Pool",
+    )
     assert (pool.todo, pool.minutes, pool.level, pool.points) == (("take", "give"), 10, "easy", 1)
-    assert (pool.title, pool.file, pool.line) == ("a pool of ids", source, LINE)
+    assert (pool.title, pool.holds) == ("a pool of ids", "What is free is known.")
+    assert pool.rules == {"lowest": "The lowest id comes first.", "none": "None => too few."}
+    assert pool.hints == ("One.", "Two lines.", "Three.")
+    assert pool.mistakes == {"takes too many": "More than there are."}
     assert (double.todo, double.title, double.points) == ((), "twice", 3)
+    answers = ((1000, "many"), ("[0, 1]", "these"), (0.5, ""))
+    assert course.predictions == (Prediction("04.a", "What comes?", answers, True, 0.5),)
+
+
+def test_what_a_lesson_shows_before_an_exercise_is_known(tmp_path: Path) -> None:
+    used = LESSON.replace(
+        "import START\n", "import START\nfrom minipaged.pool import double as d\n"
+    )
+    shown = "```python\nprint(START, d)\n```\n\n**Exercise 04.2"
+    course = read_course(project(tmp_path, used.replace("**Exercise 04.2", shown)).parents[1])
+    pool, double = course.exercises
+    assert pool.shown == ()
+    assert double.shown == (("minipaged.base", "START"), ("minipaged.pool", "double"))
+
+
+def test_what_the_catalogue_takes_is_not_in_the_notebook(source: Path) -> None:
+    text = as_text(render(read_lesson(source)).stubs)
+    for word in ("known", "lowest id comes", "Two", "More than", "comes?", "many", "tolerance"):
+        assert word not in text
+    assert "<details>" in text and "1. Because." in text
 
 
 BAD_FENCES = {
     "an unknown key": (" colour=3", "unknown key 'colour'"),
     "a misspelt key": (' exersise="04.1"', "unknown key 'exersise'; is it 'exercise'?"),
-    "a key twice": (" minutes=3", "key 'minutes' stands twice"),
+    "a key twice": (" minutes=3", "key 'minutes' is given twice"),
     "a bare word": (" hard", "expected key=value, found 'hard level"),
     "no JSON": (" points=many", "the value of 'points' is not JSON"),
     "a wrong kind": (' points="3"', "'points' must be a whole number"),
@@ -155,6 +252,8 @@ def test_a_fence_that_is_not_understood_is_an_error(
     expect(source, LINE, message)
 
 
+CALL = 'predict("04.a", Pool(4).take(2))'
+ASKED = f"```python\n{CALL}"
 BAD_TEXTS = {
     "misspelt exercise": ('python exercise="04.1"', 'python excercise="04.1"', 0, "'excercise'"),
     "unknown module": ("minipaged.pool:Pool", "minipaged.pond:Pool", 0, "no module"),
@@ -165,38 +264,55 @@ BAD_TEXTS = {
     "no minutes": (" minutes=10 level", " level", 0, "has no 'minutes'"),
     "no level": (' minutes=10 level="easy"', " minutes=10", 0, "has no 'level'"),
     "unknown level": ('level="easy"', 'level="mild"', 0, "level 'mild'"),
-    "id of another lesson": ('exercise="04.1"', 'exercise="05.1"', 0, "no id of lesson 04"),
+    "id of another lesson": (
+        'exercise="04.1"',
+        'exercise="05.1"',
+        0,
+        "is not an exercise of lesson 04",
+    ),
     "code in an exercise": ('level="easy"\n', 'level="easy"\nx = 1\n', 0, "holds no code"),
     "unclosed exercise": ('level="easy"\n```\n', 'level="easy"\n', 0, "not closed"),
     "no check": ('tags=["check"]\nPool', "\nPool", 0, "follows"),
     "check of another": ('check("04.1", Pool)', 'check("04.2", Pool)', 4, "must hold Pool = check"),
     "other minutes": ("easy · 10 minutes", "easy · 12 minutes", -4, "says 12"),
     "other level": ("easy · 10 minutes", "hard · 10 minutes", -4, "says hard"),
-    "other title": ("Exercise 04.1 ·", "Exercise 04.3 ·", -4, "04.3 stands above exercise 04.1"),
-    "four backticks": (FENCE, "`" + FENCE, 0, "opens with ```python"),
-    "two backticks": (FENCE, FENCE[1:], 0, "opens with ```python"),
-    "tildes": (FENCE, FENCE.replace("```", "~~~"), 0, "opens with ```python"),
-    "a gap": (FENCE, FENCE.replace("```", "``` "), 0, "opens with ```python"),
-    "indented": (FENCE, "  " + FENCE, 0, "opens with ```python"),
-    "no fence": (FENCE, FENCE.replace("```python ", ""), 0, "not in a ```python fence"),
+    "other title": ("Exercise 04.1 ·", "Exercise 04.3 ·", -4, "04.3 is above exercise 04.1"),
+    "four backticks": (FENCE, "`" + FENCE, 0, "opens with ```"),
+    "two backticks": (FENCE, FENCE[1:], 0, "not in a fence"),
+    "tildes": (FENCE, FENCE.replace("```", "~~~"), 0, "opens with ```"),
+    "a gap": (FENCE, FENCE.replace("```", "``` "), 0, "opens with ```"),
+    "indented": (FENCE, "  " + FENCE, 0, "opens with ```"),
+    "no fence": (FENCE, FENCE.replace("```python ", ""), 0, "not in a fence"),
     "another language": (FENCE, FENCE.replace("python", "Python", 1), 0, "use ```python"),
-    "region marker": ("- `take(n)` takes.", "<!-- #region -->", -2, "not in a ```python fence"),
+    "region marker": ("- `take(n)` takes.", "<!-- #region -->", -2, "not in a fence"),
+    "no check fence": ("```check 04.1", "```text", 0, "no fence ```check 04.1"),
+    "no hints": ("```hints 04.1", "```text", 0, "no fence ```hints 04.1"),
+    "two hints": ("Three.\n", "", "```hints", "three hints, not 2"),
+    "hints of another": ("hints 04.1", "hints 04.7", "```hints", "no exercise '04.7' above"),
+    "a rule twice": ("none => None", "lowest => N", "none =>", "'lowest' is given twice"),
+    "no arrow": ("none => None => too few.", "none", "none =>", "expected `key => text`"),
+    "no sentence": ("What is free\nis known.\n", "", "```check", "begins with a sentence"),
+    "odd option": ("choices tolerance=0.5", "choice", "```prediction", "no option 'choice'"),
+    "odd prediction": ("prediction 04.a", "prediction 05.a", "```prediction", "not a new"),
+    "asked of another": ('t("04.a"', 't("04.b"', ASKED, "no ```prediction 04.b"),
+    "not asked": (CALL, "7", "```prediction", "no cell asks predict('04.a'"),
+    "asked beside": (CALL, f"x = 1\n{CALL}", ASKED, "nothing else"),
 }
 
 
 @pytest.mark.parametrize(("old", "new", "offset", "message"), BAD_TEXTS.values(), ids=BAD_TEXTS)
 def test_a_wrong_source_is_named_with_file_and_line(
-    tmp_path: Path, old: str, new: str, offset: int, message: str
+    tmp_path: Path, old: str, new: str, offset: int | str, message: str
 ) -> None:
     assert old in LESSON
     source = project(tmp_path, LESSON.replace(old, new, 1))
-    expect(source, LINE + offset, message)
+    expect(source, line_of(offset) if isinstance(offset, str) else LINE + offset, message)
 
 
 def expect(source: Path, line: int, message: str) -> None:
     with pytest.raises(SourceError) as error:
         render(read_lesson(source))
-    assert str(error.value).startswith(f"lessons/source/04_pool.md:{line}: ")
+    assert str(error.value).startswith(f"{PLACE}:{line}: ")
     assert message in str(error.value)
 
 
@@ -210,36 +326,34 @@ def test_errors_further_down_are_named_too(tmp_path: Path) -> None:
     expect(project(tmp_path, stray), LESSON.count("\n") + 2, "right after its exercise")
     title = LESSON + "\n**Exercise 04.3 · none** · easy\n"
     expect(project(tmp_path, title), LESSON.count("\n") + 2, "has a title and no cell")
-    header = "---\ntitle: pools\n---\n" + LESSON
-    expect(project(tmp_path, header), 2, "the header may hold `jupyter:` only")
+    header = LESSON.replace("notebook:", "title:")
+    expect(project(tmp_path, header), 2, "the header is `notebook: NN_name`")
+    expect(project(tmp_path, LESSON.replace("04_pool", "05_pool")), 1, "`notebook: 04_name`")
+    expect(
+        project(tmp_path, LESSON.replace("# 4", "# 5")), 1, "first heading must be `# 4 · Title`"
+    )
+    expect(project(tmp_path, LESSON.replace("**Time**", "Time")), 1, "must say **Time** N minutes")
     function = LESSON.replace(':double"', ':double" todo=["x"]')
-    expect(project(tmp_path, function), LINE + 13, "it has no 'todo'")
+    expect(project(tmp_path, function), SECOND, "it has no 'todo'")
 
 
 def test_an_exercise_needs_a_title(tmp_path: Path) -> None:
     lesson = LESSON.replace("**Exercise 04.1 · a pool of ids** · easy · 10 minutes", "Build it.")
-    expect(project(tmp_path, lesson), LINE, "no line **Exercise 04.1 · ...** stands above")
+    expect(project(tmp_path, lesson), LINE, "no line **Exercise 04.1 · ...** above")
 
 
-def test_an_id_or_an_object_that_stands_twice_is_an_error(tmp_path: Path) -> None:
-    source = project(tmp_path)
-    twice = LESSON.replace("04.2", "04.1")
-    source.write_text(twice)
-    with pytest.raises(SourceError, match=rf"04_pool.md:{LINE + 13}: exercise '04.1' stands al"):
-        exercises.collect([read_lesson(source)])
+def test_an_id_or_an_object_that_is_used_twice_is_an_error(tmp_path: Path) -> None:
+    source = project(tmp_path, LESSON.replace('exercise="04.2"', 'exercise="04.1"'))
+    expect(source, SECOND, f"exercise '04.1' is already at line {LINE}")
     source.write_text(LESSON)
-    other = source.with_name("05_more.md")
-    other.write_text(LESSON.replace("04.", "05."))
-    with pytest.raises(SourceError, match=rf"05_more.md:{LINE}: object 'Pool' .* 04_pool.md:"):
-        exercises.collect(map(read_lesson, [source, other]))
-    assert any("05_more.md" in problem and "Pool" in problem for problem in check(source.parent))
-
-
-def test_a_header_of_jupytext_is_skipped_and_lines_stay_right(tmp_path: Path) -> None:
-    header = "---\njupyter:\n  kernelspec:\n    name: python3\n---\n"
-    lesson = read_lesson(project(tmp_path, header + LESSON))
-    assert next(fence.line for fence in lesson.fences if fence.exercise) == LINE + 5
-    assert render(lesson).stubs.cells[0].source.startswith("# 4")
+    other = source.parents[1] / "lesson_05" / "lesson.md"
+    other.parent.mkdir()
+    other.write_text(LESSON.replace("04", "05").replace("# 4", "# 5"))
+    with pytest.raises(
+        SourceError, match=rf"lesson_05/lesson.md:{LINE}: object 'Pool' .* lesson_04:"
+    ):
+        read_course(source.parents[1])
+    assert any("lesson_05" in line and "Pool" in line for line in check(source.parents[1]))
 
 
 # --------------------------------------------------------------------------------- cutting
@@ -402,7 +516,7 @@ def test_a_lesson_has_stubs_and_its_solution_the_source(source: Path) -> None:
     stub, solved = (book.cells[4] for book in (pair.stubs, pair.solved))
     assert solved.source in POOL
     assert stub.source == cut(POOL, "Pool", ("take", "give")).stub
-    assert [cell.id for cell in pair.stubs.cells] == [f"04-{idx:03d}" for idx in range(10)]
+    assert [cell.id for cell in pair.stubs.cells] == [f"04-{idx:03d}" for idx in range(12)]
     assert [cell.id for cell in pair.stubs.cells] == [cell.id for cell in pair.solved.cells]
     assert pair.stubs.cells[1].source == "More words, in a cell of their own."
     assert stub.metadata["minipaged"] == {"exercise": "04.1"}
@@ -559,14 +673,15 @@ def test_building_again_changes_nothing_and_hand_edits_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = project(tmp_path)
-    sources = source.parent
+    sources = source.parents[1]
     stubs, solved = tmp_path / "lessons/04_pool.ipynb", tmp_path / "solutions/04_pool.ipynb"
-    advice = "edit lessons/source/04_pool.md or minipaged/pool.py"
+    advice = f"edit {PLACE} or minipaged/pool.py"
     run = "run make notebooks"
-    differs = "lessons/04_pool.ipynb differs from what lessons/source/04_pool.md builds"
+    differs = f"lessons/04_pool.ipynb differs from what {PLACE} builds"
     assert check(sources) == [
         f"{differs}: {advice}, then {run}",
         f"solutions/04_pool.ipynb is not built yet: {run}; to change it, {advice}",
+        f"catalogue.json differs from what the lessons' texts say: {run}",
     ]
     assert main([], sources) == 0
     assert check(sources) == []
@@ -621,14 +736,14 @@ def test_building_again_changes_nothing_and_hand_edits_are_found(
     stray = tmp_path / "solutions" / "05_gone.ipynb"
     stray.write_text("{}")
     assert check(sources) == [
-        "solutions/05_gone.ipynb has no source lessons/source/05_gone.md: remove it"
+        "solutions/05_gone.ipynb is not built from any lesson's text: remove it"
     ]
 
 
 def test_a_cell_that_fails_is_named_by_its_line(tmp_path: Path) -> None:
     source = project(tmp_path, LESSON + "\n```python\nx = 1\nx / 0\n```\n")
     line = LESSON.count("\n") + 4
-    message = rf"04_pool.md:{line}: cell 04-010 of the solution fails: ZeroDivisionError: division"
+    message = rf"lesson.md:{line}: cell 04-012 of the solution fails: ZeroDivisionError: division"
     with pytest.raises(SourceError, match=message):
         build_lesson(source)
     assert not (tmp_path / "solutions" / "04_pool.ipynb").exists()
@@ -681,8 +796,8 @@ def test_the_built_notebooks_are_what_their_sources_build() -> None:
 
 
 def test_the_course_has_lessons_and_each_has_both_notebooks() -> None:
-    files = exercises.lesson_files()
-    assert bool(files) == any(exercises.SOURCES.glob("*.md"))
-    for file in files:
-        for folder in (exercises.LESSONS, exercises.SOLUTIONS):
-            assert (folder / f"{file.stem}.ipynb").is_file()
+    lessons = lesson_text.read_course().lessons
+    assert [lesson.id for lesson in lessons] == [f"{idx:02d}" for idx in range(len(lessons))] != []
+    for folder in (LESSONS, SOLUTIONS):
+        built = sorted(file.name for file in folder.iterdir() if not file.name.startswith("."))
+        assert built == [f"{lesson.notebook}.ipynb" for lesson in lessons]

@@ -172,7 +172,7 @@ def _refuse_unbound_names(pair: Pair, cuts: dict[str, Cut]) -> None:
         assert file is not None
         where = f"{file.relative_to(lesson.root).as_posix()}:{cuts[cell_id].line + line - 1}"
         message = f"exercise {exercise.id} uses {name!r} ({where}); no earlier cell binds it"
-        raise lesson.error(exercise.line, message)
+        raise lesson.error(lesson.lines[exercise.id], message)
 
 
 def _refuse_leaks(pair: Pair, cuts: dict[str, Cut]) -> None:

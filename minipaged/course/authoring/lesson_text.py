@@ -370,6 +370,10 @@ class _Lesson(_Text):
         name = keys["exercise"]
         if not re.fullmatch(rf"{self.number}\.[1-9]\d*", name):
             raise self.error(block.line, f"{name!r} is not an exercise of lesson {self.number}")
+        if keys["level"] not in LEVELS:
+            raise self.error(block.line, f"level {keys['level']!r} is none of {', '.join(LEVELS)}")
+        if keys["minutes"] < 1 or keys.get("points", 1) < 1:
+            raise self.error(block.line, "minutes and points are at least 1")
         if name in self.drafts:
             raise self.error(block.line, f"exercise {name!r} is already at line {self.where[name]}")
         self.where[name] = block.line
@@ -419,10 +423,6 @@ class _Lesson(_Text):
 
     def exercise(self, name: str, draft: _Draft, cells: list) -> Exercise:
         line, keys = draft.line, draft.keys
-        if keys["level"] not in LEVELS:
-            raise self.error(line, f"level {keys['level']!r} is none of {', '.join(LEVELS)}")
-        if keys["minutes"] < 1 or keys.get("points", 1) < 1:
-            raise self.error(line, "minutes and points are at least 1")
         module, colon, object_name = keys["object"].partition(":")
         if not (colon and module and object_name):
             raise self.error(line, f"object {keys['object']!r} is not module:name")
