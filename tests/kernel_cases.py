@@ -124,7 +124,7 @@ def error_bound(batch: Batch, factor: float = 2.0) -> float:
 
 def operations() -> torch.Tensor:
     """The operations of test_interpreter.py, by the Triton that the course uses here."""
-    from minipaged.interpreter.kernel import BACKEND, tl, triton
+    from minipaged.interpreter import BACKEND, tl, triton
     from tests import test_interpreter
 
     if BACKEND == "interpreter":
@@ -135,33 +135,35 @@ def operations() -> torch.Tensor:
 
 def results() -> dict[str, torch.Tensor]:
     """What the course's kernels give, small enough for Triton's own interpreter."""
-    from minipaged import triton_kernels
+    from minipaged import triton_kernels as kernels
+    from minipaged.given import launches
+    from tests.twins import decode_split_twin
 
     found = {
         "operations": operations(),
-        "copy": launches.copy_by_kernel(masked_copy, torch.arange(37.0), tile=16),
+        "copy": launches.copy_by_kernel(kernels.masked_copy, torch.arange(37.0), tile=16),
     }
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         batch = make_batch([0, 7, 40], block_size=3, head_dim=24, dtype=dtype)
         name = str(dtype).removeprefix("torch.")
         for num_splits in (1, 2):
-            out, lse = triton_kernels.paged_decode(
+            out, lse = kernels.paged_decode(
                 *batch.arguments, num_splits=num_splits, return_lse=True
             )
             found[f"paged {name} {num_splits}"], found[f"lse {name} {num_splits}"] = out, lse
         if dtype is not torch.float16:
-            found[f"by head {name}"] = launches.paged_decode_by_head(decode_paged, *batch.arguments)
+            found[f"by head {name}"] = launches.paged_decode_by_head(kernels.decode_paged, *batch.arguments)
     k, v = torch.randn(2, 2, 9, 1, 24, generator=torch.Generator().manual_seed(1))
     q = torch.randn(2, 2, 24, generator=torch.Generator().manual_seed(2))
     lens = torch.tensor([9, 0], dtype=torch.int32)
-    found["contiguous"] = launches.contiguous_decode(decode_contiguous, q, k, v, lens, tile=4)
+    found["contiguous"] = launches.contiguous_decode(kernels.decode_contiguous, q, k, v, lens, tile=4)
     cache = torch.zeros(2, 4, 3, 1, 24)
-    triton_kernels.store_kv(*cache, k[:, 0], v[:, 0], torch.tensor([10, -1]))
+    kernels.store_kv(*cache, k[:, 0], v[:, 0], torch.tensor([10, -1]))
     found["store"] = cache
     batch = make_batch([5, 300], head_dim=16, group_size=1, num_kv_heads=1)
-    outs, lses = launches.decode_split_twin(*batch.arguments, 4)
+    outs, lses = decode_split_twin(*batch.arguments, 4)
     merged = torch.empty(2, 1, 16), torch.empty(2, 1)
-    triton_kernels.merge_splits_kernel[(2,)](
+    kernels.merge_splits_kernel[(2,)](
         *merged, outs, lses, 4, HEAD_DIM=16, DIM_TILE=16, SPLIT_TILE=4
     )
     found["merged"], found["merged lse"] = merged

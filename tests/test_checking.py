@@ -1,38 +1,29 @@
-"""Judging, the helpers that checks are written with, and what a notebook's check cell prints."""
+"""Judging a definition, explaining what is wrong with it, and what a notebook's check cell prints."""
 
 import builtins
 import functools
 import linecache
-import math
 import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
-from minipaged.course.kit.catalogue import ROOT, Exercise
-from minipaged.course.notebook.checking import hint, notebook_cells
 
 import minipaged.block_table
-from minipaged.course.kit import checking, subject
-from minipaged.course.kit.checking import (
-    CheckFailed,
-    Draw,
-    NotDone,
-    check_for,
-    check_of,
-    expect,
-    expect_error,
-    expect_tensor,
-    judge_source,
-    poisoned,
-    result,
-    same,
-    show,
-)
-from minipaged.course.kit.subject import Error, Ref, Reply
-from minipaged.course.notebook import mine
+from minipaged.course import drawn, judge_cells
+from minipaged.course.kit import catalogue as kept
+from minipaged.course.kit import checks, diagnosing
+from minipaged.course.kit.catalogue import ROOT, Course, Exercise
+from minipaged.course.kit.checks import check_for, check_of
+from minipaged.course.kit.expecting import expect, expect_tensor, value
+from minipaged.course.kit.mistakes import Mistake
+from minipaged.course.kit.subject import LocalSubject
+from minipaged.course.kit.verdicts import SEEDS, Verdict, try_check
+from minipaged.course.notebook import checking, mine
+from minipaged.course.notebook.checking import hint, notebook_cells
 
 RIGHT = """
 def slot_of(block_ids, token_idx, block_size):
@@ -42,6 +33,21 @@ NO_TABLE = "def slot_of(block_ids, token_idx, block_size):\n    return token_idx
 STUB = (
     'def slot_of(block_ids, token_idx, block_size):\n    """Slot."""\n    raise NotImplementedError'
 )
+MISTAKES = [
+    Mistake("98.1", "asks no table", source=NO_TABLE),
+    Mistake(
+        "98.1",
+        "gives the block",
+        source=RIGHT.replace(" * block_size + token_idx % block_size", ""),
+    ),
+    Mistake(
+        "98.1",
+        "gives block 3 for 4",
+        source=RIGHT.replace(
+            "    return", "    block_ids = [3 if b == 4 else b for b in block_ids]\n    return"
+        ),
+    ),
+]
 
 
 def exercise(exercise_id: str, name: str, todo: tuple[str, ...] = ()) -> Exercise:
@@ -55,53 +61,61 @@ def exercise(exercise_id: str, name: str, todo: tuple[str, ...] = ()) -> Exercis
         level="easy",
         points=1,
         title=f"about {name}",
-        file=ROOT / "lessons" / "source" / "98_none.md",
-        line=1,
+        holds="The table is asked.",
+        hints=("one", "two", "three"),
+        rules={"far": "Too far.", "table": "Through the table.", "lowest": "Lowest first."},
+        mistakes={m.name: f"It {m.name}." for m in MISTAKES},
+        shown=(),
     )
 
 
-SLOT = exercise("98.1", "slot_of")
-POOL = exercise("98.2", "BlockPool", ("allocate",))
+SLOT, POOL = exercise("98.1", "slot_of"), exercise("98.2", "BlockPool", ("allocate",))
+MORE = exercise("98.3", "slot_of")
 
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
-    """Two exercises of a lesson that is not there, and no other check."""
-    monkeypatch.setattr(checking, "_checks", {})
-    monkeypatch.setattr(checking, "catalogue", lambda: {"98.1": SLOT, "98.2": POOL})
+    """Three exercises of a lesson that does not exist, and checks of the first two."""
+    course = Course((), (SLOT, POOL, MORE), (), kept.course().phrases)
+    monkeypatch.setattr(kept, "course", lambda: course)
+    monkeypatch.setattr(checks, "_checks", {})
+    monkeypatch.setattr(diagnosing, "_modules", {})
+    monkeypatch.setattr(
+        diagnosing, "mistakes_of", lambda of: [m for m in MISTAKES if m.exercise == of.id]
+    )
+    monkeypatch.setattr(checking, "_rungs", {})
     monkeypatch.setenv("MINIPAGED_MINE", "off")
+    kept.catalogue.cache_clear()
     seeds = []
 
-    @check_for("98.1", holds="The table is asked.", hints=("one", "two", "three"))
+    @check_for("98.1", needs=("minipaged.block_table:BlockPool.free",))
     def check_slot_of(subject, draw):
         seeds.append(draw.getstate())
         ids = draw.sample(range(20), 4)
         for idx in range(12):
-            about = f"slot_of({ids}, {idx}, 3)"
-            saw = result(subject.call("slot_of", ids, idx, 3), about, {"IndexError": "Too far."})
-            due = ids[idx // 3] * 3 + idx % 3
-            expect(about, saw, due, lambda saw: "No table." if saw < 12 else "Another.")
+            saw = value(subject.call("slot_of", ids, idx, 3), {"IndexError": "far"})
+            expect(saw, ids[idx // 3] * 3 + idx % 3, "table")
 
-    @check_for("98.2", holds="Lowest first.", hints=("one", "two", "three"))
+    @check_for("98.2")
     def check_pool(subject, draw):
         pool = subject.new("BlockPool", 6)
-        saw = result(subject.call((pool, "allocate"), 2), "allocate(2)")
-        expect("allocate(2)", saw, [0, 1], "The lowest ids come first.")
-        expect("num_free", subject.get(pool, "num_free"), 4, "Two are gone.")
+        expect(value(subject.call((pool, "allocate"), 2)), [0, 1], "lowest")
+        expect(subject.get(pool, "num_free"), 4, "lowest")
 
-    return seeds
+    yield seeds
+    kept.catalogue.cache_clear()
 
 
-def judged(*cells: str, of: Exercise = SLOT, seed: int = 0):
-    return judge_source(of, list(cells), seed)[0]
+def judged(*cells: str, of: Exercise = SLOT, seed: int = 0) -> Verdict:
+    return judge_cells(of.id, list(cells), seed)
 
 
 # ----------------------------------------------------------------------------------- verdicts
 
 
 def test_a_right_solution_passes_with_five_different_draws(registry):
-    assert judged(RIGHT).status == "passed"
-    assert len(registry) == len(set(registry)) == checking.SEEDS == 5
+    assert judged(RIGHT) == Verdict("passed")
+    assert len(registry) == len(set(registry)) == SEEDS == 5
 
 
 def test_the_seed_alone_decides_the_draws(registry):
@@ -112,24 +126,23 @@ def test_the_seed_alone_decides_the_draws(registry):
     assert not set(registry[:5]) & set(registry[10:])
 
 
+def test_without_a_seed_each_judging_draws_afresh(registry):
+    judge_cells("98.1", [RIGHT])
+    judge_cells("98.1", [RIGHT])
+    assert len(set(registry)) == 10
+
+
 def test_each_draw_has_a_fresh_subject():
     subjects = []
 
-    @check_for("98.3", holds="", hints=())
+    @check_for("98.3")
     def look(subject, draw):
-        assert subject.host.objects == []
+        assert subject.subject.host.objects == []
         subjects.append(subject)
         subject.new("minipaged.block_table:BlockPool", 3)
 
-    assert judged(RIGHT, of=exercise("98.3", "slot_of")).status == "passed"
+    assert judged(RIGHT, of=MORE).status == "passed"
     assert len({id(subject) for subject in subjects}) == 5
-
-
-def test_a_wrong_solution_fails_and_its_misconception_is_named():
-    failure = judged(NO_TABLE).failure
-    assert failure.because == "No table."
-    assert failure.about.startswith("slot_of([")
-    assert failure.saw.isdigit() and failure.due.isdigit()
 
 
 def test_a_mistake_that_only_one_draw_shows_is_found():
@@ -139,7 +152,7 @@ def test_a_mistake_that_only_one_draw_shows_is_found():
 
 
 def test_a_stub_is_not_done_and_so_is_what_runs_into_one():
-    assert judged(STUB).status == "not done"
+    assert judged(STUB) == Verdict("not done")
     later = "def slot_of(block_ids, token_idx, block_size):\n    return helper()\n"
     assert judged("def helper(): raise NotImplementedError", later).status == "not done"
     maker = "class BlockPool:\n    def __init__(self, n): raise NotImplementedError\n"
@@ -147,43 +160,49 @@ def test_a_stub_is_not_done_and_so_is_what_runs_into_one():
     assert judged(maker, of=POOL).status == "not done"
 
 
-def test_an_exception_in_the_learners_code_is_a_failure_with_its_reason():
-    failure = judged("def slot_of(ids, idx, size): return ids[idx + 4]").failure
+def test_no_definition_is_not_done_and_says_what_there_is():
+    verdict = judged("x = 1")
+    assert verdict.status == "not done"
+    assert verdict.because == "no cell defines slot_of as a function or class."
+
+
+def test_an_exception_in_the_learners_code_is_a_failure_with_the_rule_that_it_breaks():
     line = "def slot_of(ids, idx, size): return ids[idx + 4]"
-    saw = f"IndexError: list index out of range, in the line `{line}`"
-    assert (failure.saw, failure.due) == (saw, "no exception")
-    assert failure.because == "Too far."
-    failure = judged("def slot_of(ids, idx): return 0").failure
-    assert failure.saw.startswith("TypeError: slot_of() takes 2 positional arguments")
+    verdict = judged(line)
+    assert verdict.saw == f"IndexError: list index out of range, in the line `{line}`"
+    assert (verdict.due, verdict.because) == ("no exception", "Too far.")
+    verdict = judged("def slot_of(ids, idx): return 0")
+    assert verdict.saw.startswith("TypeError: slot_of() takes 2 positional arguments")
     assert (
-        failure.because == "Something is called, or computed with, in a way that it does not allow."
+        verdict.because == "Something is called, or computed with, in a way that it does not allow."
     )
 
 
 def test_an_exception_while_making_or_reading_an_object():
-    failure = judged("class BlockPool:\n    def allocate(self, n): return []", of=POOL).failure
-    assert failure.about == "making or reading an object"
-    assert failure.saw == "TypeError: BlockPool() takes no arguments"
+    verdict = judged("class BlockPool:\n    def allocate(self, n): return []", of=POOL)
+    assert verdict.about == "again = BlockPool(6)"
+    assert verdict.saw == "TypeError: BlockPool() takes no arguments"
     blind = "class BlockPool:\n    def __init__(self, n): pass\n"
     blind += "    def allocate(self, n): return [0, 1]"
-    failure = judged(blind, of=POOL).failure
-    assert failure.saw == "AttributeError: 'BlockPool' object has no attribute 'num_free'"
+    verdict = judged(blind, of=POOL)
+    assert verdict.saw == "AttributeError: 'BlockPool' object has no attribute 'num_free'"
+    assert verdict.about == "pool = BlockPool(6)\npool.allocate(2)\nagain = pool.num_free"
 
 
-@pytest.mark.parametrize("value", ["None", "'3'", "[0]", "1j", "object()", "3.0", "True"])
-def test_a_result_of_any_type_is_a_failure_of_the_learners_not_of_the_check(value):
-    failure = judged(f"def slot_of(ids, idx, size): return {value}").failure
-    told = "None came back" if value == "None" else "int is due"
-    assert told in failure.because or "an object of class" in failure.saw
+@pytest.mark.parametrize("given", ["None", "'3'", "[0]", "1j", "object()", "3.0", "True"])
+def test_a_result_of_any_type_is_a_failure_of_the_learners_not_of_the_check(given):
+    verdict = judged(f"def slot_of(ids, idx, size): return {given}")
+    told = "None came back" if given == "None" else "int is expected"
+    assert told in verdict.because or "an object of class" in verdict.saw
 
 
 def test_a_check_that_trips_over_a_strange_result_fails_the_solution():
-    @check_for("98.3", holds="", hints=())
+    @check_for("98.3")
     def careless(subject, draw):
-        expect("f()", len(subject.call("slot_of").value), 3, "")
+        expect(len(subject.call("slot_of").value), 3)
 
-    failure = judged("def slot_of(): return 7", of=exercise("98.3", "slot_of")).failure
-    assert "TypeError: object of type 'int' has no len()" in failure.saw
+    verdict = judged("def slot_of(): return 7", of=MORE)
+    assert "TypeError: object of type 'int' has no len()" in verdict.saw
 
 
 def test_an_object_equal_to_everything_does_not_pass():
@@ -198,9 +217,9 @@ def test_an_int_of_a_class_of_its_own_does_not_pass():
 
 
 def test_a_definition_that_does_not_run_alone():
-    failure = judged("def slot_of(a, b, c, d=absent): return 0").failure
-    assert failure.about == "running your definition alone, with what it needs"
-    assert failure.saw == "NameError: name 'absent' is not defined"
+    verdict = judged("def slot_of(a, b, c, d=absent): return 0")
+    assert verdict.about == "running your definition alone, with what it needs"
+    assert verdict.saw == "NameError: name 'absent' is not defined"
 
 
 def test_other_exercises_objects_are_the_courses_own():
@@ -209,11 +228,112 @@ def test_other_exercises_objects_are_the_courses_own():
     assert judged(wrong, uses).status == "passed"
 
 
-def test_a_learners_code_is_in_a_file_that_tracebacks_can_show(tmp_path):
+def test_a_learners_code_is_in_a_file_that_tracebacks_can_show():
     source = RIGHT.replace(
         "    return", "    import inspect\n    inspect.getsource(slot_of)\n    return"
     )
     assert judged(source).status == "passed"
+
+
+def test_a_call_without_an_end_is_stopped(monkeypatch):
+    source = {"slot_of": lambda *a: [None for _ in iter(int, 1)]}
+    module = type(re)("endless")
+    vars(module).update(source)
+    start = time.monotonic()
+    verdict = try_check(SLOT, lambda: LocalSubject(module, 0.2), 0)
+    assert verdict.saw.startswith("TimeoutError: did not end within 0.2 seconds")
+    assert "what should end its loop" in verdict.because
+    assert time.monotonic() - start < 2
+
+
+# ------------------------------------------------------------------------------- explanations
+
+
+def test_a_known_mistake_is_named():
+    for mistake in MISTAKES[:2]:
+        renamed = mistake.source.replace("token_idx", "idx").replace("return ", "return 0 + ")
+        verdict = judged(renamed)
+        assert verdict.mistake == mistake.name
+        assert verdict.because == f"It {mistake.name}."
+
+
+def test_nothing_is_guessed_where_no_mistake_acts_alike():
+    for source in (NO_TABLE.replace("return ", "return 1 + "), NO_TABLE + "    raise ValueError"):
+        source = source.replace("    return token_idx\n    raise", "    raise")
+        verdict = judged(source)
+        assert verdict.mistake is None
+    assert judged(NO_TABLE.replace("return ", "return 1 + ")).because == "Through the table."
+
+
+def test_a_mistake_must_act_alike_in_every_draw():
+    """Only in draws with block 4 does this one differ from the right solution."""
+    sometimes = MISTAKES[2].source.replace("3 if b == 4", "3 if b == 4 and len(block_ids) < 9")
+    assert judged(sometimes).mistake == "gives block 3 for 4"
+    other = MISTAKES[2].source.replace("3 if b == 4", "3 if b in (4, *range(6, 12))")
+    assert {judged(other, seed=seed).mistake for seed in range(0, 50, 10)} == {None}
+
+
+def test_two_that_act_alike_are_named_as_either_or(monkeypatch):
+    twin = Mistake("98.1", "gives the block", source=NO_TABLE)
+    monkeypatch.setattr(diagnosing, "mistakes_of", lambda of: [MISTAKES[0], twin])
+    verdict = judged(NO_TABLE)
+    assert verdict.mistake == "asks no table or gives the block"
+    assert verdict.because == "Either: It asks no table. Or: It gives the block."
+
+
+def test_what_fails_is_code_that_can_be_pasted():
+    for source in (NO_TABLE, RIGHT.replace("% block_size", "% 2")):
+        verdict = judged(source)
+        space: dict = {}
+        exec(source + verdict.about, space)
+        assert repr(space["again"]) == verdict.saw != verdict.due
+
+
+def test_the_input_shown_is_among_the_smallest():
+    @check_for("98.3")
+    def lists(subject, draw):
+        ids = [draw.randrange(100) for _ in range(draw.randint(1, 30))]
+        expect(value(subject.call("slot_of", ids)), sum(ids), "table")
+
+    verdict = judged("def slot_of(ids): return -1", of=MORE)
+    assert re.fullmatch(r"again = slot_of\(\[\d+(, \d+){0,3}\]\)", verdict.about)
+
+
+def test_a_large_tensor_is_drawn_again_by_a_call():
+    @check_for("98.3")
+    def tensors(subject, draw):
+        pool = subject.new("minipaged.block_table:BlockPool", 3)
+        x, y = draw.tensor(5, 7), draw.tensor(2)
+        expect_tensor(value(subject.call("slot_of", x, y)), x * 2, "table")
+        expect_tensor(value(subject.call("slot_of", x, pool)), x * 2, "table")
+
+    once = "def slot_of(x, y): return x * 2 if isinstance(y, torch.Tensor) else x"
+    for source in (once, "def slot_of(x, y): return x"):
+        verdict = judged("import torch", source, of=MORE)
+        space: dict = {"slot_of": lambda x, y: x, "torch": torch}
+        exec(verdict.about, space)
+        assert space["again"].shape == (5, 7)
+        assert f"{float(space['again'].flatten()[0]):.6g} at [0, 0]" == verdict.saw
+        assert "drawn(" in verdict.about and verdict.about.count("\n") <= 3
+    with pytest.raises(ValueError, match=r"98\.3 makes no request 7 with the seed 0"):
+        drawn("98.3", 0, 7)
+
+
+def test_a_mistake_that_does_not_load_or_end_is_not_named(monkeypatch):
+    broken = Mistake("98.1", "does not load", source="def slot_of(a=absent): return 0")
+    monkeypatch.setattr(diagnosing, "mistakes_of", lambda of: [broken, MISTAKES[0]])
+    assert judged(NO_TABLE).mistake == "asks no table"
+
+
+def test_an_explanation_ends_in_time(monkeypatch):
+    many = [Mistake("98.1", f"{n}", source=NO_TABLE) for n in range(3)]
+    monkeypatch.setattr(diagnosing, "mistakes_of", lambda of: many)
+    module = type(re)("slow")
+    module.slot_of = lambda *a: time.sleep(0.02)  # type: ignore[attr-defined]
+    start = time.monotonic()
+    verdict = try_check(SLOT, lambda: LocalSubject(module), 0, seconds=0.5)
+    assert verdict.mistake is None
+    assert time.monotonic() - start < 2
 
 
 # ---------------------------------------------------------------------------------- registry
@@ -221,24 +341,34 @@ def test_a_learners_code_is_in_a_file_that_tracebacks_can_show(tmp_path):
 
 def test_two_checks_of_one_exercise_are_refused():
     with pytest.raises(ValueError, match=r"exercise 98\.1 has two checks"):
-        check_for("98.1", holds="", hints=())(lambda subject, draw: None)
+        check_for("98.1")(lambda subject, draw: None)
+
+
+def test_what_a_check_needs_is_known():
+    assert checks.needs("98.1") == {("minipaged.block_table", "BlockPool")}
+    assert checks.needs("98.2") == frozenset()
 
 
 @pytest.mark.parametrize("wrong", ["98.9", "4.2", "04", "", "04.2.1", "../x", "98.1 "])
 def test_an_unknown_exercise_is_named_with_those_that_there_are(wrong):
-    message = re.escape(f"no check of exercise {wrong!r}; there are ") + r".*98\.1"
-    with pytest.raises(ValueError, match=message):
-        check_of(wrong)
-    with pytest.raises(ValueError, match=message):
-        hint(wrong)
-    with pytest.raises(ValueError, match=re.escape(f"no exercise {wrong!r}; there are 98.1, 98.2")):
-        checking.check(wrong, None)
+    message = re.escape(f"no exercise {wrong!r}; there are 98.1, 98.2, 98.3")
+    for ask in (
+        check_of,
+        hint,
+        lambda name: checking.check(name, None),
+        lambda n: judge_cells(n, []),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask(wrong)
 
 
-def test_hints_and_their_range(capsys):
-    hint("98.1")
-    hint("98.1", 3)
-    assert capsys.readouterr().out == "98.1, hint 1 of 3: one\n98.1, hint 3 of 3: three\n"
+def test_hints_come_rung_by_rung_or_as_asked(capsys):
+    for number in (None, None, None, None, 1, None):
+        hint("98.1", number)
+    numbers = re.findall(r"98\.1, hint (\d) of 3: (\w+)\n", capsys.readouterr().out)
+    assert numbers == [
+        ("1", "one"), ("2", "two"), ("3", "three"), ("3", "three"), ("1", "one"), ("2", "two")
+    ]  # fmt: skip
     for number in (0, 4, -1):
         with pytest.raises(ValueError, match=rf"98\.1 has hints 1 to 3, not {number}"):
             hint("98.1", number)
@@ -299,7 +429,7 @@ def test_cells_that_were_run_without_a_history_count_too():
     code = """
 from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
-for cell in ("from minipaged.course.checking import notebook_cells", "x = 1", "%time y = 2"):
+for cell in ("from minipaged.course.notebook.checking import notebook_cells", "x = 1", "%time y = 2"):
     shell.run_cell(cell, store_history=False)
 print(shell.user_ns["notebook_cells"]()[-2:])
 """
@@ -324,20 +454,41 @@ def test_a_failing_check_gives_the_courses_own_and_says_all(notebook, capsys):
     notebook.append(NO_TABLE)
     assert checking.check("98.1", made(NO_TABLE)) is minipaged.block_table.slot_of
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "98.1 slot_of: not right yet. The course's own stands in meanwhile."
+    assert lines[0] == "98.1 slot_of: not right yet. The course's own is used for now."
     assert lines[1] == "  what holds  The table is asked."
-    assert re.fullmatch(r"  tried       slot_of\(\[.*\], \d+, 3\)", lines[2])
+    assert re.fullmatch(r"  run again   again = slot_of\(\[.*\], \d+, 3\)", lines[2])
     assert re.fullmatch(r"  saw         \d+", lines[3])
-    assert re.fullmatch(r"  due         \d+", lines[4])
-    assert lines[5] == "  perhaps     No table."
-    assert lines[6] == '  hint        one  (More: hint("98.1", 2))'
-    assert len(lines) == 7
+    assert re.fullmatch(r"  expected    \d+", lines[4])
+    assert lines[5] == "  your code   It asks no table."
+    assert lines[6] == "  hint        one"
+    assert lines[7:] == ['  More: hint("98.1")']
+
+
+def test_the_first_hint_is_shown_once_and_what_is_not_known_is_the_rule(notebook, capsys):
+    unknown = NO_TABLE.replace("return ", "return 1 + ")
+    notebook.append(unknown)
+    checking.check("98.1", made(unknown))
+    checking.check("98.1", made(unknown))
+    out = capsys.readouterr().out
+    assert out.count("  hint        one\n") == 1
+    assert out.count("  must hold   Through the table.\n") == 2
+    hint("98.1")
+    assert "hint 2 of 3: two" in capsys.readouterr().out
+
+
+def test_a_slow_check_says_that_it_runs(notebook, capsys):
+    check_for("98.3", slow=True)(lambda subject, draw: None)
+    notebook.append(RIGHT)
+    checking.check("98.3", made(RIGHT))
+    assert capsys.readouterr().out.startswith("98.3 slot_of: running your kernel")
 
 
 def test_an_unstarted_exercise_goes_on_with_the_courses_own(notebook, capsys):
     notebook.append(STUB)
     assert checking.check("98.1", made(STUB)) is minipaged.block_table.slot_of
-    assert capsys.readouterr().out == ("98.1 slot_of: not done yet. The course's own stands in.\n")
+    assert capsys.readouterr().out == (
+        "98.1 slot_of: not done yet. The course's own is used for now.\n"
+    )
 
 
 def test_running_the_check_again_on_the_courses_own_object_says_what_to_do(notebook, capsys):
@@ -392,6 +543,7 @@ def test_tries_and_passes_are_counted(notebook, capsys, monkeypatch, tmp_path):
     assert capsys.readouterr().out.splitlines() == [
         f"98.1 {'about slot_of':40} passed, 2 tries",
         f"98.2 {'about BlockPool':40} not done",
+        f"98.3 {'about slot_of':40} not done",
     ]
 
 
@@ -402,237 +554,3 @@ def test_what_passes_joins_the_learners_package(notebook, capsys, monkeypatch, t
     checking.check("98.1", made(RIGHT))
     assert capsys.readouterr().out.splitlines()[1:] == ["  It joined mine/block_table.py."]
     assert RIGHT.strip() in (tmp_path / "mine" / "block_table.py").read_text()
-
-
-# ------------------------------------------------------------------- what checks are made of
-
-
-@pytest.mark.parametrize(
-    ("saw", "due"),
-    [
-        (1, 1),
-        (0, 0),
-        (0.1 + 0.2, 0.3),
-        (0.0, -0.0),
-        (math.inf, math.inf),
-        (math.nan, math.nan),
-        ([1, (2.0,)], [1, (2.0,)]),
-        ({"a": 1}, {"a": 1}),
-        (None, None),
-        (Ref(1, "A"), Ref(1, "A")),
-        (torch.tensor([1, 2]), torch.tensor([1, 2])),
-    ],
-)
-def test_same(saw, due):
-    assert same(saw, due)
-
-
-class Anything:
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = None
-
-
-@pytest.mark.parametrize(
-    ("saw", "due"),
-    [
-        (True, 1),
-        (0, False),
-        (1.0, 1),
-        (1, 1.0),
-        (0, None),
-        ("1", 1),
-        (1e-6, 0.0),
-        (1.0 + 1e-8, 1.0),
-        (math.nan, 0.0),
-        (0.0, math.nan),
-        (math.inf, -math.inf),
-        ((1, 2), [1, 2]),
-        ([1], [1, 2]),
-        ([1, 2], [1]),
-        ([True], [1]),
-        ([1, [2.0]], [1, [2]]),
-        ({"a": 1}, {"a": True}),
-        ({"b": 1, "a": 2}, {"a": 2, "b": 1}),
-        (Ref(1, "A"), Ref(2, "A")),
-        (Anything(), 1),
-        ([Anything()], [1]),
-        (torch.tensor([1, 2]), torch.tensor([1, 3])),
-        (torch.tensor([1, 2]), torch.tensor([1, 2], dtype=torch.int32)),
-        (torch.tensor([1, 2]), torch.tensor([[1, 2]])),
-        (torch.tensor([1, 2]), [1, 2]),
-    ],
-)
-def test_not_the_same(saw, due):
-    assert not same(saw, due)
-
-
-def test_expect_names_the_types_where_they_differ():
-    expect("f()", 3, 3, "never read")
-    with pytest.raises(CheckFailed) as caught:
-        expect("f()", 3.0, 3, "Divided.")
-    assert caught.value.because == "Divided. (Its type is float; int is due.)"
-    assert (caught.value.about, caught.value.saw, caught.value.due) == ("f()", "3.0", "3")
-    with pytest.raises(CheckFailed) as caught:
-        expect("f()", 4, 3, lambda saw: f"One more than {saw - 1}.")
-    assert caught.value.because == "One more than 3."
-    assert str(caught.value) == "f(): saw 4, due 3. One more than 3."
-
-
-def failure(saw, due, because="Because.", **more) -> CheckFailed:
-    with pytest.raises(CheckFailed) as caught:
-        expect_tensor("f()", saw, due, because, **more)
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("saw", "due"),
-    [
-        (torch.zeros(3), torch.zeros(3)),
-        (torch.tensor([1.0, 100.0]), torch.tensor([1.0005, 100.0])),
-        (torch.tensor([math.inf, -math.inf]), torch.tensor([math.inf, -math.inf])),
-        (torch.tensor([math.nan, 1.0]), torch.tensor([math.nan, 1.0])),
-        (torch.tensor([1, 2]), torch.tensor([1, 2])),
-        (torch.tensor([True]), torch.tensor([True])),
-        (torch.empty(0, 3), torch.empty(0, 3)),
-        (torch.zeros(3, 2).t(), torch.zeros(2, 3)),
-    ],
-)
-def test_tensors_that_agree(saw, due):
-    expect_tensor("f()", saw, due, "never read")
-
-
-@pytest.mark.parametrize(
-    ("saw", "due"),
-    [
-        (torch.zeros(3), torch.tensor([0.0, 0.0, 0.5])),
-        (torch.tensor([0.0, 1e-4]), torch.zeros(2)),
-        (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.001])),
-        (torch.tensor([math.nan]), torch.tensor([1.0])),
-        (torch.tensor([1.0]), torch.tensor([math.nan])),
-        (torch.tensor([math.inf]), torch.tensor([1.0])),
-        (torch.tensor([1.0]), torch.tensor([math.inf])),
-        (torch.tensor([-math.inf]), torch.tensor([math.inf])),
-        (torch.tensor([1.0, 5.0]), torch.tensor([math.inf, 5.0])),
-        (torch.tensor([False]), torch.tensor([True])),
-        (torch.tensor([1_000_001]), torch.tensor([1_000_000])),
-        (torch.tensor([2_000_000, -1]), torch.tensor([2_000_000, 0])),
-        (torch.tensor([1.0], dtype=torch.float16), torch.tensor([1.0])),
-        (torch.tensor([1], dtype=torch.int32), torch.tensor([1])),
-        (torch.ones(1, 3), torch.ones(3)),
-        (torch.ones(3, 1), torch.ones(1, 3)),
-        (torch.tensor(1.0), torch.ones(3)),
-        ([1.0], torch.ones(1)),
-        (1.0, torch.tensor(1.0)),
-        (None, torch.ones(1)),
-        (Anything(), torch.ones(1)),
-        (Ref(0, "Parameter"), torch.ones(1)),
-    ],
-)
-def test_tensors_that_do_not(saw, due):
-    failure(saw, due)
-
-
-def test_the_texts_of_a_tensors_failure():
-    found = failure(torch.tensor([[0.0, 2.0]]), torch.tensor([[0.0, 3.0]]))
-    assert (found.saw, found.due, found.because) == ("2 at [0, 1]", "3 there", "Because.")
-    found = failure(torch.ones(2), torch.ones(3), lambda saw: f"{len(saw)} only.")
-    assert (found.saw, found.due) == ("shape [2]", "shape [3]")
-    assert found.because == "2 only. (The shape.)"
-    found = failure(torch.ones(2).half(), torch.ones(2))
-    assert (found.saw, found.due) == ("float16", "float32")
-    found = failure(poisoned(2), torch.ones(2))
-    assert found.because.startswith("Because. (There is NaN in it: from unused memory")
-    found = failure(Ref(0, "Parameter"), torch.ones(2))
-    assert (found.saw, found.because) == ("an object of class Parameter", "A tensor is due.")
-
-
-def test_the_tolerance_is_relative_to_the_largest_that_is_due():
-    due = torch.tensor([1000.0, 1.0])
-    expect_tensor("f()", due + 0.5, due, "", tolerance=1e-3)
-    failure(due + 2, due, tolerance=1e-3)
-    failure(due + 0.5, due, tolerance=1e-4)
-    failure(torch.tensor([1.1, 0.0]), torch.tensor([1.0, math.inf]), tolerance=1e-3)
-
-
-@pytest.mark.parametrize("because", [lambda saw: saw + 1, lambda saw: [][3], lambda saw: saw.no])
-def test_a_reason_that_cannot_be_read_off_is_none(because):
-    with pytest.raises(CheckFailed) as caught:
-        expect("f()", "x", 3, because)
-    assert caught.value.because.strip() == "(Its type is str; int is due.)"
-
-
-def test_a_missing_return_is_named():
-    with pytest.raises(CheckFailed, match="None came back"):
-        expect("f()", None, 3, "Because.")
-    with pytest.raises(CheckFailed, match="None came back"):
-        expect_tensor("f()", None, torch.ones(2), "Because.")
-
-
-def test_result_passes_values_on_and_tells_of_errors():
-    assert result(Reply([3], (), None), "f()") == [3]
-    with pytest.raises(NotDone):
-        result(Reply(None, (), Error("NotImplementedError", "")), "f()")
-    with pytest.raises(CheckFailed) as caught:
-        result(Reply(None, (), Error("OSError", "")), "f()", {"IndexError": "Too far."})
-    assert (caught.value.saw, caught.value.due) == ("OSError", "no exception")
-    assert caught.value.because == "Your code raised an exception."
-    with pytest.raises(CheckFailed, match="nothing defines"):  # whatever the exercise is about
-        result(Reply(None, (), Error("NameError", "no x")), "f()", "The shapes did not fit.")
-    with pytest.raises(CheckFailed, match=r"PageFault: no frame, in the line `x = y`"):
-        result(Reply(None, (), Error("Exception", "no frame", "PageFault", "x = y")), "f()")
-
-
-def test_a_call_without_an_end_is_stopped(monkeypatch):
-    monkeypatch.setattr(subject, "CALL_SECONDS", 0.2)
-    failure = judged("def slot_of(ids, idx, size):\n    while True: pass").failure
-    assert failure.saw.startswith("TimeoutError: did not end within 0.2 seconds")
-    assert "what should end its loop" in failure.because
-    with pytest.raises(CheckFailed, match="One reason"):
-        result(Reply(None, (), Error("KeyError", "x")), "f()", "One reason for all.")
-
-
-@pytest.mark.parametrize(
-    ("reply", "saw"),
-    [
-        (Reply(3, (), None), "3"),
-        (Reply(None, (), Error("KeyError", "block 7")), "KeyError: block 7"),
-        (Reply(None, (), Error("ValueError", "bad block")), "ValueError: bad block"),
-    ],
-)
-def test_expect_error_wants_the_kind_and_the_offending_value(reply, saw):
-    expect_error("f(7)", Reply(None, (), Error("ValueError", "block 7")), "ValueError", 7, "Why.")
-    with pytest.raises(CheckFailed) as caught:
-        expect_error("f(7)", reply, "ValueError", 7, "Why.")
-    assert caught.value.saw == saw
-    with pytest.raises(NotDone):
-        expect_error("", Reply(None, (), Error("NotImplementedError", "")), "ValueError", 7, "")
-
-
-def test_show_is_short():
-    assert show(torch.tensor([1, 2])) == "a tensor [2] int64 [1, 2]"
-    assert show(torch.zeros(20)) == "a tensor [20] float32"
-    assert show(Ref(0, "BlockPool")) == "an object of class BlockPool"
-    assert len(show(list(range(1000)))) == 120
-
-
-def test_draws_are_repeatable_and_never_in_order():
-    assert torch.equal(Draw(3).tensor(2, 3), Draw(3).tensor(2, 3))
-    assert not torch.equal(Draw(3).tensor(2, 3), Draw(4).tensor(2, 3))
-    assert Draw(3).tensor(2, dtype=torch.bfloat16).dtype == torch.bfloat16
-    for seed in range(20):
-        assert sorted(Draw(seed).permutation(3)) == [0, 1, 2] != Draw(seed).permutation(3)
-    assert Draw(0).permutation(1) == [0]
-    assert Draw(0).permutation(0) == []
-    assert poisoned(2, 3).isnan().all()
-
-
-def test_an_error_names_the_value_as_a_word_and_not_in_a_list_of_everything():
-    def reply(text):
-        return Reply(None, (), Error("ValueError", text))
-
-    expect_error("f()", reply("block -1 is unknown"), "ValueError", -1, "")
-    for text in ("block 12 is unknown", "block -2", " ".join(map(str, range(40)))):
-        with pytest.raises(CheckFailed, match="text names 2"):
-            expect_error("f()", reply(text), "ValueError", 2, "")

@@ -9,11 +9,14 @@ import textwrap
 import pytest
 
 from minipaged.course.kit.source import (
+    BUILTINS,
     NotFound,
+    ParsedCell,
     definitions,
     extract,
+    global_names,
+    imports,
     is_stub,
-    names_used,
     plain_python,
 )
 
@@ -216,9 +219,34 @@ def test_chained_and_annotated_assignments(run):
     assert run("a = b = 3\nc: int = 4\nd: int\ndef f(): return a, b, c")() == (3, 3, 4)
 
 
-def test_names_used_knows_quoted_annotations_and_leaves_builtins_out():
-    tree = ast.parse("def f(x: 'Table', y: 'a b') -> list:\n    return print(z)")
-    assert names_used(tree) == {"Table", "x", "z"} - {"x"}
+def test_global_names_know_quoted_annotations_and_the_line_of_the_first_use():
+    code = "def f(x: 'Table', y: 'a b') -> list:\n    q = x\n    return print(z, q,\n z)\nw = 1"
+    names = global_names(ast.parse(code))
+    assert names.bound == {"f", "w"}
+    assert names.used.keys() - BUILTINS == {"Table", "z"}
+    assert (names.used["Table"], names.used["z"], names.used["print"]) == (1, 3, 3)
+
+
+def test_imports_are_found_wherever_they_are_relative_ones_too():
+    code = "import a.b, c as d\ndef f():\n    from .x import y as z\n    from .. import w\n"
+    assert sorted(imports(ast.parse(code), "p.q")) == [
+        ("a.b", "", "a"),
+        ("c", "", "d"),
+        ("p", "w", "w"),
+        ("p.q.x", "y", "z"),
+    ]
+
+
+def test_parsed_cells_are_not_parsed_again(monkeypatch):
+    texts = ["import math\nx = (", "import math\nA = 1", "def f(): return math, A", "def g(): f()"]
+    parsed = [ParsedCell(text) for text in texts]
+    assert parsed[2].defined("f").name == "f" and parsed[1].defined("f") is None
+    assert parsed[0].tree is None and "never closed" in str(parsed[0].error)
+    monkeypatch.delattr(ast, "parse")
+    f, g = extract(parsed, "f", {}), extract(parsed, "g", {"f": "minipaged.f"})
+    monkeypatch.undo()
+    assert (f.needs, g.needs) == (["import math", "A = 1"], ["from minipaged.f import f"])
+    assert len(f.notes) == 1
 
 
 # --------------------------------------------------------------------------- IPython's lines

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from minipaged.course.kit.catalogue import ROOT
 
 from minipaged.attention import attention
+from minipaged.course.kit.catalogue import ROOT
 from minipaged.course.lessons.lesson_06.demos import FourWays, counting
 from minipaged.flash_attention import (
     absorb_tile,
@@ -20,7 +20,7 @@ from minipaged.flash_attention import (
     to_kv_indptr,
 )
 from minipaged.given import flash_kernel
-from minipaged.interpreter.kernel import (
+from minipaged.interpreter import (
     BACKEND,
     DEVICE,
     compile_for,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from minipaged.interpreter import kernel as interpreter
-from minipaged.interpreter.kernel import (
+from minipaged.interpreter import (
+    BACKEND,
     MemoryFault,
     compile_for,
     interpreted,
@@ -429,7 +429,7 @@ def run(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.skipif(interpreter.BACKEND == "gpu", reason="here it imports Triton")
+@pytest.mark.skipif(BACKEND == "gpu", reason="here it imports Triton")
 def test_without_a_gpu_the_package_imports_no_triton():
     told = run(
         "import sys, minipaged.triton_kernels, minipaged.interpreter as i\n"

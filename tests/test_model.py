@@ -4,22 +4,20 @@ import dataclasses
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import minipaged
 from minipaged.cache_size import kv_bytes_per_token, kv_slots
 from minipaged.generation import generate, greedy, next_inputs, sample
-from minipaged.given import model
 from minipaged.given.model import Model, ModelConfig
 
 transformers = pytest.importorskip("transformers", reason="the oracle of these tests")
 
-DATA = Path(model.__file__).parent / "data"
+DATA = Path(minipaged.__file__).parent / "data"
 STORY = "Once upon a time, there was a little fox named Pip."
 OPT_13B = ModelConfig(
     num_layers=40,
@@ -706,17 +704,3 @@ def test_a_cache_that_holds_the_whole_prompt_is_refused(story_model):
         with pytest.raises(ValueError, match=f"the cache holds 5 tokens, the prompt has {length}"):
             generate(story_model, [5] * length, cache)
     assert cache.num_tokens == 5
-
-
-# The page itself
-
-
-def test_the_model_imports_no_later_lesson():
-    code = (
-        "import sys, minipaged.model; "
-        "print(sorted(m for m in sys.modules if m.startswith('minipaged')))"
-    )
-    printed = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
-    assert printed.stdout.strip() == "['minipaged', 'minipaged.checkpoint', 'minipaged.model']"

@@ -13,7 +13,7 @@ from minipaged.block_table import BlockPool
 from minipaged.generation import generate
 from minipaged.given.launches import contiguous_decode, copy_by_kernel, paged_decode_by_head
 from minipaged.given.model import Model, ModelConfig
-from minipaged.interpreter.kernel import (
+from minipaged.interpreter import (
     BACKEND,
     DEVICE,
     compile_for,
@@ -25,7 +25,10 @@ from minipaged.interpreter.kernel import (
 from minipaged.paged_cache import PagedKVCache, write_kv
 from minipaged.triton_kernels import (
     choose_num_splits,
+    decode_contiguous,
+    decode_paged,
     kernel_attention,
+    masked_copy,
     merge_splits,
     merge_two,
     paged_decode,
@@ -430,22 +433,18 @@ class Captured:
 
 def captured(monkeypatch, kernel: str, dtype: torch.dtype, head_dim: int = 128) -> Captured:
     """A kernel with the arguments that the course launches it with, Llama's shape by default."""
-    from minipaged.given import launches as decode_steps
-
     batch = make_batch([40, 20], 16, head_dim, group_size=4, dtype=dtype)
     found = Captured(getattr(triton_kernels, kernel))
     monkeypatch.setattr(triton_kernels, kernel, found)
-    if hasattr(decode_steps, kernel):
-        monkeypatch.setattr(decode_steps, kernel, found)
     if kernel == "masked_copy":
-        copy_by_kernel(masked_copy, batch.q)
+        copy_by_kernel(found, batch.q)
     elif kernel == "store_kv_kernel":
         store_kv(batch.k_cache, batch.v_cache, batch.q[:, :2], batch.q[:, :2], batch.seq_lens)
     elif kernel == "decode_contiguous":
         kv = torch.empty(2, 40, 2, head_dim, dtype=dtype)
-        contiguous_decode(decode_contiguous, batch.q, kv, kv, batch.seq_lens)
+        contiguous_decode(found, batch.q, kv, kv, batch.seq_lens)
     elif kernel == "decode_paged":
-        paged_decode_by_head(decode_paged, *batch.arguments)
+        paged_decode_by_head(found, *batch.arguments)
     elif kernel == "merge_splits_kernel":
         outs = torch.zeros(32, *batch.q.shape)
         triton_kernels.merge_on_gpu(outs, outs[..., 0].contiguous(), dtype)

@@ -7,6 +7,7 @@ states what was seen to be so.
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -108,11 +109,8 @@ class Comparer(Keeper):
 def replies(check: CheckFunction, subject: Subject, seed: int) -> list[Any]:
     """All that a subject says in a check that does not stop at a failure."""
     keeper = Keeper(subject)
-    with surveying():
-        try:
-            check(keeper, Draw(seed))
-        except Exception:  # what came before it is told
-            pass
+    with surveying(), suppress(Exception):  # what came before it is told
+        check(keeper, Draw(seed))
     return keeper.kept
 
 

@@ -1,4 +1,4 @@
-"""Takes one definition, and all that it needs, out of the cells of a notebook.
+"""What a piece of code defines and needs; takes one definition with its needs out of a notebook.
 
 Notebook, tests and grader use this one way: the last definition of the exercise's name, with the
 imports, functions, classes and constants that it needs, however deep, as the text of a module.
@@ -10,42 +10,97 @@ import io
 import re
 import symtable
 import tokenize
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Named = Function | ast.ClassDef
+BUILTINS = frozenset(dir(builtins))
+FUTURE = "from __future__ import annotations"  # IPython keeps it for all cells that follow
 
 
 class NotFound(Exception):
     """No cell defines the name; the message says what there is instead."""
 
 
-@dataclass(slots=True)
-class Definition:
-    """A top-level statement that binds a name: where, and its text without decorators lost."""
-
-    node: ast.stmt
-    text: str
+# ------------------------------------------------------------------------------------- names
 
 
-@dataclass(slots=True)
-class Extracted:
-    """A definition with what it needs.
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The global names of a piece of code.
 
     Attributes:
-        name: the exercise's object.
-        target: the text of its definition.
-        needs: texts of the other statements, in an order that works.
-        notes: what a reader should be told, such as cells that could not be read.
+        bound: those that it binds.
+        used: those that it uses, builtins too, with the line of the first use.
     """
 
-    name: str
-    target: str
-    needs: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    bound: frozenset[str]
+    used: dict[str, int]
 
-    @property
-    def source(self) -> str:
-        """The text of a module."""
-        return "\n\n\n".join([*self.needs, self.target]) + "\n"
+
+def global_names(tree: ast.AST, text: str = "") -> Names:
+    """The global names of a piece of code; annotations, decorators and defaults count, quoted
+    annotations too. Parameters and local names do not.
+
+    Args:
+        text: what the tree was parsed from, where it is at hand.
+
+    Raises:
+        SyntaxError: for code that is wrong though it could be parsed, such as two equal parameters.
+    """
+    top = symtable.symtable(text or ast.unparse(tree), "cell", "exec")
+    symbols = top.get_symbols()
+    bound = {item.get_name() for item in symbols if item.is_assigned() or item.is_imported()}
+    used: set[str] = set()
+    tables = [top]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for item in table.get_symbols():
+            if item.is_referenced() and (table is top or item.is_global()):
+                used.add(item.get_name())
+    lines: dict[str, int] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in used:
+            lines[node.id] = min(node.lineno, lines.get(node.id, node.lineno))
+        for note in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            for part in ast.walk(note) if note else ():
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    if part.value.isidentifier():
+                        lines.setdefault(part.value, part.lineno)
+    return Names(frozenset(bound), dict.fromkeys(used, 1) | lines)
+
+
+def imports(tree: ast.AST, package: str = "") -> Iterator[tuple[str, str, str]]:
+    """What a piece of code imports, wherever it does: the module, the name there, the name here.
+
+    The name there is "" for `import module`.
+
+    Args:
+        package: where the code is; relative imports start from it.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, "", alias.asname or alias.name.split(".")[0]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")
+            prefix = above[: len(above) - node.level + 1] if node.level else []
+            module = ".".join([*prefix, *filter(None, [node.module])])
+            yield from ((module, alias.name, alias.asname or alias.name) for alias in node.names)
+
+
+def find_definition(tree: ast.Module, name: str) -> ast.FunctionDef | ast.ClassDef | None:
+    """The last top-level function or class of that name."""
+    for node in reversed(tree.body):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node
+    return None
+
+
+# ------------------------------------------------------------------------------------- cells
 
 
 _RUNS_THE_REST = re.compile(r"\A\s*%%(time|capture|prun)\b.*")  # what follows is Python
@@ -88,33 +143,80 @@ def unfinished(text: str) -> bool:
     return text.endswith("\\")
 
 
-def definitions(cells: Iterable[str], notes: list[str] | None = None) -> dict[str, Definition]:
+@dataclass(frozen=True)
+class Definition:
+    """A top-level statement that binds a name, and its text, decorators included."""
+
+    node: ast.stmt
+    text: str
+
+    @cached_property
+    def uses(self) -> frozenset[str]:
+        """The global names that it uses, builtins too."""
+        return frozenset(global_names(self.node, self.text).used)
+
+
+class ParsedCell:
+    """A cell's text, parsed once, however many definitions are taken out of it.
+
+    Attributes:
+        text: as plain Python; see `plain_python`.
+        tree: None where it is not Python.
+        error: why it is not.
+        definitions: the last of each name; see `lasting`.
+        odd: the statements that could not be read: line and why.
+    """
+
+    def __init__(self, cell: str) -> None:
+        self.text = plain_python(io.StringIO(cell, newline=None).read())
+        self.tree: ast.Module | None = None
+        self.error: Exception | None = None
+        self.definitions: dict[str, Definition] = {}
+        self.odd: list[tuple[int, Exception]] = []
+        try:
+            self.tree = ast.parse(self.text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            self.error = error
+            return
+        lines = [line + "\n" for line in self.text.split("\n")]  # as ast counts them
+        for node in self.tree.body:
+            try:
+                self.definitions.update(lasting(node, lines))
+            except (SyntaxError, ValueError, RecursionError) as error:  # or a number without end
+                self.odd.append((node.lineno, error))
+
+    def defined(self, name: str) -> ast.FunctionDef | ast.ClassDef | None:
+        """The last top-level function or class of that name."""
+        return find_definition(self.tree, name) if self.tree else None
+
+
+Cells = Iterable[str | ParsedCell]
+
+
+def parsed(cells: Cells) -> list[ParsedCell]:
+    """Cells, parsed where they are not yet."""
+    return [cell if isinstance(cell, ParsedCell) else ParsedCell(cell) for cell in cells]
+
+
+def definitions(cells: Cells, notes: list[str] | None = None) -> dict[str, Definition]:
     """The last definition of each name in some cells.
 
     Args:
-        cells: texts, in the order in which they count.
-        notes: gets a line for each cell that is not Python.
+        cells: texts or parsed, in the order in which they count.
+        notes: gets a line for each cell or statement that could not be read.
     """
     found: dict[str, Definition] = {}
-    for number, cell in enumerate(cells, start=1):
-        text = plain_python(io.StringIO(cell, newline=None).read())
-        try:
-            body = ast.parse(text).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            if notes is not None:
-                notes.append(f"cell {number} was left out, it is not Python: {error}")
-            continue
-        lines = [line + "\n" for line in text.split("\n")]  # as ast counts them
-        for node in body:
-            try:
-                found.update(bound_names(node, lines))
-            except (ValueError, RecursionError) as error:  # a number or a nesting without end
-                if notes is not None:
-                    notes.append(f"line {node.lineno} of cell {number} was left out: {error}")
+    notes = [] if notes is None else notes
+    for number, cell in enumerate(parsed(cells), start=1):
+        found.update(cell.definitions)
+        if cell.error:
+            notes.append(f"cell {number} was left out, it is not Python: {cell.error}")
+        for line, error in cell.odd:
+            notes.append(f"line {line} of cell {number} was left out: {error}")
     return found
 
 
-def bound_names(node: ast.stmt, lines: list[str]) -> Iterable[tuple[str, Definition]]:
+def lasting(node: ast.stmt, lines: list[str]) -> Iterator[tuple[str, Definition]]:
     """The names that a top-level statement defines for good: no results of calls, but for a few
     calls that only make a constant or a type."""
     if isinstance(node, Named):
@@ -130,24 +232,19 @@ def bound_names(node: ast.stmt, lines: list[str]) -> Iterable[tuple[str, Definit
             yield bound, Definition(node, ast.unparse(single))
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         if is_constant(node.value):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             assignment = Definition(node, ast.unparse(node))
-            for target in targets:
-                for part in ast.walk(target):
-                    if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                        yield part.id, assignment
+            yield from ((name, assignment) for name in global_names(node).bound)
     elif isinstance(node, ast.If | ast.Try):
         inner = list(branches(node))
-        if all(isinstance(part, (*Named, ast.Import, ast.ImportFrom, *Plain)) for part in inner):
+        if all(isinstance(part, Named | ast.Import | ast.ImportFrom | Plain) for part in inner):
             whole = Definition(node, ast.unparse(node))
             for part in inner:
-                for name, _ in bound_names(part, lines):
+                for name, _ in lasting(part, lines):
                     if not name.startswith("* of "):
                         yield name, whole
 
 
-Named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-Plain = (ast.Assign, ast.AnnAssign, ast.Pass, ast.If, ast.Try)
+Plain = ast.Assign | ast.AnnAssign | ast.Pass | ast.If | ast.Try
 HARMLESS = {
     *("float", "int", "str", "bool", "tuple", "list", "dict", "set", "frozenset", "range", "len"),
     *("namedtuple", "NamedTuple", "TypeVar", "NewType", "getLogger", "sqrt", "log", "log2", "exp"),
@@ -181,57 +278,36 @@ def is_constant(value: ast.AST) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The global names of a piece of code: those that it binds and those that it uses."""
-
-    bound: set[str]
-    used: set[str]
+# ---------------------------------------------------------------------------- one definition
 
 
-def global_names(code: str, own: Collection[str] = ()) -> Names:
-    """The global names of a piece of code; annotations, decorators and defaults count, quoted
-    annotations too. Parameters, local names and builtins do not.
+@dataclass(slots=True)
+class Extracted:
+    """A definition with what it needs.
 
-    Args:
-        own: builtins that count all the same, as other code defines them anew.
-
-    Raises:
-        SyntaxError: when the code is no Python.
+    Attributes:
+        name: the exercise's object.
+        target: the text of its definition.
+        needs: texts of the other statements, in an order that works.
+        notes: what a reader should be told, such as cells that could not be read.
     """
-    top = symtable.symtable(code, "cell", "exec")
-    bound = {
-        item.get_name() for item in top.get_symbols() if item.is_assigned() or item.is_imported()
-    }
-    used = {item.get_name() for item in top.get_symbols() if item.is_referenced()}
-    tables = list(top.get_children())
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        for item in table.get_symbols():
-            if item.is_global() and item.is_referenced():
-                used.add(item.get_name())
-            if item.is_declared_global() and item.is_assigned():
-                bound.add(item.get_name())
-    for node in ast.walk(ast.parse(code)):
-        annotations = [getattr(node, "annotation", None), getattr(node, "returns", None)]
-        for part in (part for note in annotations if note for part in ast.walk(note)):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                if part.value.isidentifier():
-                    used.add(part.value)
-    return Names(bound, used - (set(dir(builtins)) - set(own)))
+
+    name: str
+    target: str
+    needs: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def source(self) -> str:
+        """The text of a module."""
+        return "\n\n\n".join([*self.needs, self.target]) + "\n"
 
 
-def names_used(node: ast.AST, own: Collection[str] = ()) -> set[str]:
-    """Every global name that a statement uses; see `global_names`."""
-    return global_names(ast.unparse(node), own).used
-
-
-def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extracted:
+def extract(cells: Cells, name: str, given: Mapping[str, str]) -> Extracted:
     """Take the last definition of `name` and what it needs.
 
     Args:
-        cells: texts of code cells, in the order in which they count.
+        cells: code cells, texts or parsed, in the order in which they count.
         name: of the exercise's object.
         given: names of the other exercises' objects -> the module of the package that has them.
             They are imported, not copied: an exercise is judged on top of right earlier ones.
@@ -245,24 +321,25 @@ def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extrac
     if definition is None or not isinstance(definition.node, ast.FunctionDef | ast.ClassDef):
         raise NotFound(" ".join([f"no cell defines {name} as a function or class.", *notes]))
     result = Extracted(name, definition.text, notes=notes)
-    done = {name}
-    unknown: list[str] = []
-    functions = (*Named, ast.Import, ast.ImportFrom)
-    own = [known for known, what in found.items() if isinstance(what.node, functions)]
+    unknown = False
+    functions = Named | ast.Import | ast.ImportFrom
+    own = {known for known, what in found.items() if isinstance(what.node, functions)}
+    done = {*(BUILTINS - own), name}
 
-    def visit(node: ast.AST) -> None:
-        for used in sorted(names_used(node, own) - done):
+    def visit(definition: Definition) -> None:
+        nonlocal unknown
+        for used in sorted(definition.uses - done):
             done.add(used)
             if used in given:
                 result.needs.append(f"from {given[used]} import {used}")
             elif used in found:
-                visit(found[used].node)
+                visit(found[used])
                 if found[used].text not in result.needs:
                     result.needs.append(found[used].text)
             else:
-                unknown.append(used)
+                unknown = True
 
-    visit(definition.node)
+    visit(definition)
     result.needs.sort(key=lambda text: not text.startswith(("import ", "from ")))
     if unknown:  # perhaps they come from there
         stars = [what.text for bound, what in found.items() if bound.startswith("* of ")]
@@ -270,9 +347,6 @@ def extract(cells: Iterable[str], name: str, given: Mapping[str, str]) -> Extrac
     if FUTURE in (what.text for what in found.values()):
         result.needs.insert(0, FUTURE)
     return result
-
-
-FUTURE = "from __future__ import annotations"  # IPython keeps it for all cells that follow
 
 
 def is_stub(node: ast.AST, todo: tuple[str, ...]) -> bool:

@@ -15,10 +15,10 @@ from typing import Any
 from .catalogue import Exercise, catalogue, exercise_of, say
 from .checks import Check, Draw, check_of
 from .diagnosing import diagnose
-from .expecting import CheckFailed, NotDone, Words
+from .expecting import CheckFailed, NotDone, surveying
 from .loading import load
 from .source import Extracted, NotFound, extract, is_stub
-from .subject import LocalSubject, Ref, Reply, Subject, SubjectError, decode, encode
+from .subject import LocalSubject, Subject, SubjectError, decode, encode
 from .transcript import Recorder
 
 SEEDS = 5
@@ -218,7 +218,8 @@ def drawn(exercise_id: str, seed: int, step: int) -> list[Any]:
     exercise = exercise_of(exercise_id)
     seeker = _Seeker(LocalSubject(importlib.import_module(exercise.module)), step)
     try:
-        check_of(exercise_id).run(seeker, Draw(seed))
+        with surveying():
+            check_of(exercise_id).run(seeker, Draw(seed))
     except _Reached:
         message = encode(seeker.args, keep=_same)
         return list(decode(message, find=_same))
@@ -228,5 +229,3 @@ def drawn(exercise_id: str, seed: int, step: int) -> list[Any]:
 def _same(item: Any) -> Any:
     return item
 
-
-__all__ = ["Reply", "Ref", "Verdict", "Words", "drawn", "judge_cells", "judge_source", "try_check"]
