@@ -152,11 +152,15 @@ def results() -> dict[str, torch.Tensor]:
             )
             found[f"paged {name} {num_splits}"], found[f"lse {name} {num_splits}"] = out, lse
         if dtype is not torch.float16:
-            found[f"by head {name}"] = launches.paged_decode_by_head(kernels.decode_paged, *batch.arguments)
+            found[f"by head {name}"] = launches.paged_decode_by_head(
+                kernels.decode_paged, *batch.arguments
+            )
     k, v = torch.randn(2, 2, 9, 1, 24, generator=torch.Generator().manual_seed(1))
     q = torch.randn(2, 2, 24, generator=torch.Generator().manual_seed(2))
     lens = torch.tensor([9, 0], dtype=torch.int32)
-    found["contiguous"] = launches.contiguous_decode(kernels.decode_contiguous, q, k, v, lens, tile=4)
+    found["contiguous"] = launches.contiguous_decode(
+        kernels.decode_contiguous, q, k, v, lens, tile=4
+    )
     cache = torch.zeros(2, 4, 3, 1, 24)
     kernels.store_kv(*cache, k[:, 0], v[:, 0], torch.tensor([10, -1]))
     found["store"] = cache

@@ -20,6 +20,7 @@ from minipaged.interpreter import (
 )
 from minipaged.interpreter.kernel import tl_small as tl
 from minipaged.interpreter.kernel import triton_small as triton
+from minipaged.interpreter.memory import RUNNING
 
 HERE = Path(__file__).parent
 SCALE = tl.constexpr(3)
@@ -343,11 +344,7 @@ def test_reads_and_writes_out_of_range_name_program_tensor_offset_and_line():
         assert "test_interpreter.py:" in said and "x = tl.load(x_ptr + idx)" in said
     with pytest.raises(IndexError, match=r"program \(1, 0, 0\), stores to out_ptr"):
         copy_at[(2,)](out, x, 0, N=8)
-    assert RUNNING_IS_EMPTY()
-
-
-def RUNNING_IS_EMPTY() -> bool:
-    return not interpreter.RUNNING
+    assert not RUNNING
 
 
 def test_what_lies_between_the_rows_of_a_view_is_out_of_range():

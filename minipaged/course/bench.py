@@ -206,7 +206,7 @@ def contenders(case: Case) -> list[Contender]:
 def kernel_contenders(case: Case) -> list[Contender]:
     """The steps of lesson 5, on a GPU: without one they run in an interpreter."""
     from minipaged.given.launches import contiguous_decode, paged_decode_by_head
-    from minipaged.triton_kernels import paged_decode
+    from minipaged.triton_kernels import decode_contiguous, decode_paged, paged_decode
 
     k, v = (side.transpose(1, 2).contiguous() for side in case.contiguous())
     arguments = (case.q, *case.memory, case.block_tables, case.seq_lens)
