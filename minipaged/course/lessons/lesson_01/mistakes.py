@@ -27,35 +27,35 @@ def feed(name: str, *edit: tuple[str, str]) -> Mistake:
 
 
 MISTAKES = [
-    mask("top-left, as SDPA's is_causal", MASK, "key_idx <= query_idx"),
+    mask("aligns the mask at the top left", MASK, "key_idx <= query_idx"),
     mask("hides the query's own key", MASK, MASK.replace("<=", "<")),
-    mask("True hides", MASK, MASK.replace("<=", ">")),
-    mask("one token of the future", MASK, MASK + " + 1"),
+    mask("lets True hide", MASK, MASK.replace("<=", ">")),
+    mask("shows one token of the future", MASK, MASK + " + 1"),
     mask("hides nothing", MASK, "(key_idx >= 0).expand(query_len, seq_len)"),
     mask("hides the past", MASK, MASK.replace("<=", ">=")),
-    mask("keys by queries", MASK, f"({MASK}).T"),
-    mask("numbers to add", MASK, f"torch.where({MASK}, 0.0, -torch.inf)"),
-    mask("0 and 1", MASK, f"({MASK}).int()"),
+    mask("puts keys in the rows", MASK, f"({MASK}).T"),
+    mask("gives numbers to add", MASK, f"torch.where({MASK}, 0.0, -torch.inf)"),
+    mask("gives 0 and 1", MASK, f"({MASK}).int()"),
     mask(
-        "a row for every token",
+        "makes a row for every token",
         "torch.arange(query_len",
         "torch.arange(seq_len",
     ),
     mask("ignores the device", ", device=device", ""),
     attention(
-        "top-left mask",
+        "takes the queries for the first tokens",
         (
             "causal_mask(q.shape[0], k.shape[0], q.device)",
             "torch.ones(q.shape[0], k.shape[0], dtype=torch.bool).tril()",
         ),
     ),
-    attention("no scale", ("q.float() * scale", "q.float()")),
+    attention("does not scale", ("q.float() * scale", "q.float()")),
     attention(
         "scales by the number of heads",
         ("q.shape[2] ** -0.5", "q.shape[1] ** -0.5"),
     ),
-    attention("softmax over queries", ("dim=-1", "dim=-2")),
-    attention("hidden scores are 0", ('float("-inf")', "0.0")),
+    attention("takes the softmax over queries", ("dim=-1", "dim=-2")),
+    attention("hides with a score of 0", ('float("-inf")', "0.0")),
     attention(
         "masks after the softmax",
         ('scores = scores.masked_fill(~allowed, float("-inf"))', "pass"),
@@ -75,12 +75,16 @@ MISTAKES = [
     ),
     attention("computes in the inputs' dtype", (".float()", "")),
     attention("scales the caller's q", ("q.float() * scale", "q.float().mul_(scale)")),
+    attention("scales twice", ("q.float() * scale", "q.float() * scale * scale")),
+    attention("divides by head_dim", ("q.shape[2] ** -0.5", "1 / q.shape[2]")),
+    attention("scales up", ("q.shape[2] ** -0.5", "q.shape[2] ** 0.5")),
+    attention("turns the mask round", ("~allowed", "allowed")),
     attention(
         "lets any shape pass",
         ("validate_attention_inputs(q, k, v, causal)", "pass"),
     ),
     append(
-        "new tokens in front",
+        "puts new tokens in front",
         (CAT_K, CAT_K.replace("[self.k[layer_idx], k]", "[k, self.k[layer_idx]]")),
     ),
     append("cats along heads", ("layer_idx], k])", "layer_idx], k], dim=1)")),
@@ -92,14 +96,14 @@ MISTAKES = [
         (RETURN, "return all_k, all_v"),
     ),
     append(
-        "overwrites",
+        "overwrites what was kept",
         (CAT_K, "self.k[layer_idx] = k"),
         (CAT_V, "self.v[layer_idx] = v"),
     ),
     append("returns what is new", (RETURN, "return k, v")),
-    append("one layer for all", ("[layer_idx]", "[0]")),
+    append("keeps one layer for all", ("[layer_idx]", "[0]")),
     append(
-        "every layer grows",
+        "grows every layer",
         (CAT_K, "self.k = [torch.cat([kept, k]) for kept in self.k]"),
         (CAT_V, "self.v = [torch.cat([kept, v]) for kept in self.v]"),
     ),
@@ -111,17 +115,17 @@ MISTAKES = [
     ),
     append("returns the lists", (RETURN, "return self.k + self.v")),
     feed(
-        "positions start again",
+        "starts positions again at 0",
         (PLACES, "list(range(len(token_ids) - num_cached))"),
     ),
     feed(
-        "only the last token",
+        "feeds only the last token",
         (FED, "token_ids[-1:]"),
         (PLACES, "[len(token_ids) - 1]"),
     ),
-    feed("everything again", (FED, "token_ids"), (PLACES, "list(range(len(token_ids)))")),
+    feed("feeds everything again", (FED, "token_ids"), (PLACES, "list(range(len(token_ids)))")),
     feed(
-        "positions from 1",
+        "counts positions from 1",
         (PLACES, "list(range(num_cached + 1, len(token_ids) + 1))"),
     ),
     feed(
@@ -135,13 +139,13 @@ MISTAKES = [
         (PLACES, "list(range(max(num_cached - 1, 0), len(token_ids)))"),
     ),
     feed(
-        "the cached ones",
+        "feeds the cached tokens",
         (FED, "token_ids[:num_cached]"),
         (PLACES, "list(range(num_cached))"),
     ),
-    feed("a position for every token", (PLACES, "list(range(len(token_ids)))")),
-    feed("positions as a range", (PLACES, "range(num_cached, len(token_ids))")),
-    feed("swapped", (f"{FED}, {PLACES}", f"{PLACES}, {FED}")),
+    feed("gives a position for every token", (PLACES, "list(range(len(token_ids)))")),
+    feed("gives positions as a range", (PLACES, "range(num_cached, len(token_ids))")),
+    feed("swaps the two lists", (f"{FED}, {PLACES}", f"{PLACES}, {FED}")),
     feed(
         "eats the caller's list",
         (
