@@ -1,7 +1,7 @@
 """minipaged: PagedAttention, built piece by piece.
 
-No module is imported here, so that `use_mine` can come first. Read `model.py`, then follow the lesson
-numbers in the first line of each module.
+Read `given/model.py`, then the chapters in the order of `CHAPTERS`. No module is imported here, so
+that `use_mine` can come first.
 """
 
 import importlib
@@ -11,19 +11,34 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
+# each chapter of the package, in reading order, and the lesson that builds it
+CHAPTERS = {
+    "generation": "00",
+    "cache_size": "00",
+    "attention": "01",
+    "naive_cache": "01",
+    "contiguous_cache": "02",
+    "waste": "02",
+    "paging": "03",
+    "block_table": "04",
+    "paged_cache": "04",
+    "triton_kernels": "05",
+    "flash_attention": "06",
+}
+
 
 def use_mine(folder: str | Path | None = None) -> None:
-    """Put the learner's own modules in front of the course's.
+    """Put the learner's own modules before the course's.
 
-    From here on `minipaged.x` is `mine/x.py` where that file exists, for imports between modules
-    too. With the environment variable MINIPAGED_MINE=off it does nothing and says so.
+    From here on `minipaged.x` is `mine/x.py` where that file exists, also for imports between
+    modules. With the environment variable MINIPAGED_MINE=off it does nothing and says so.
 
     Args:
-        folder: where the modules lie; None is `mine/` in the project's root.
+        folder: where the modules are; None is `mine/` in the project's root.
 
     Raises:
         FileNotFoundError: there is no such folder, or no module in it.
-        RuntimeError: naming modules whose other version is loaded already.
+        RuntimeError: naming the modules whose other version has already been loaded.
     """
     if os.environ.get("MINIPAGED_MINE") == "off":
         print("MINIPAGED_MINE=off: the course's own modules are used")
