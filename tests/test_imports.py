@@ -17,7 +17,7 @@ from minipaged.course.kit.catalogue import ROOT
 PACKAGE = Path(minipaged.__file__).parent
 ROOMS = [path for room in ("given", "interpreter") for path in (PACKAGE / room).glob("*.py")]
 MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in [PACKAGE / f"{name}.py" for name in CHAPTERS] + sorted(ROOMS)
 }
 modules = pytest.mark.parametrize("name", MODULES)
@@ -27,7 +27,6 @@ def imported(name: str) -> set[str]:
     """The places of the package that a module imports from, below `minipaged.`, wherever it does."""
     path = MODULES[name]
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
-    package = package.removesuffix(".__init__")
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
