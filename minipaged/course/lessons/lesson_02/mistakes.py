@@ -9,12 +9,12 @@ WRITE = """        self.k[layer_idx, self.start : self.num_tokens] = k
 
 SLAB = [
     Mistake("02.1", "writes from slot 0", edit=(("layer_idx, self.start : self.num_tokens] =", "layer_idx, : len(k)] ="),)),
-    Mistake("02.1", "writes behind num_tokens", edit=(("layer_idx, self.start : self.num_tokens] =",
+    Mistake("02.1", "writes after num_tokens", edit=(("layer_idx, self.start : self.num_tokens] =",
                  "layer_idx, self.num_tokens : self.num_tokens + len(k)] ="),)),
     Mistake("02.1", "returns the whole slab", edit=((RETURN, "return self.k[layer_idx], self.v[layer_idx]"),)),
     Mistake("02.1", "returns the new tokens only", edit=((RETURN, "return k, v"),)),
     Mistake("02.1", "leaves the new tokens out", edit=((RETURN, RETURN.replace("num_tokens", "start")),)),
-    Mistake("02.1", "torch.cat, slab not written", edit=((WRITE, ""),
+    Mistake("02.1", "joins with torch.cat and leaves the slab empty", edit=((WRITE, ""),
                 (RETURN, ("return (torch.cat([self.k[layer_idx, : self.start], k]),\n"
                          "                torch.cat([self.v[layer_idx, : self.start], v]))")))),
     Mistake("02.1", "replaces the slab", edit=((WRITE, "        self.k, self.v = k[None], v[None]\n"),)),
@@ -36,7 +36,7 @@ def first_fit(holes: list[tuple[int, int]], n: int) -> int | None:
 TAKE = "holes[idx : idx + 1] = [(start + n, size - n)] if size > n else []"
 
 FIRST_FIT = [
-    Mistake("02.2", "best fit", source=FIT + """
+    Mistake("02.2", "takes the tightest hole", source=FIT + """
     fitting = [(size, idx) for idx, (_, size) in enumerate(holes) if size >= n]
     if not fitting:
         return None
@@ -45,7 +45,7 @@ FIRST_FIT = [
     holes[idx : idx + 1] = [(start + n, size - n)] if size > n else []
     return start
 """),
-    Mistake("02.2", "worst fit", source=FIT + """
+    Mistake("02.2", "takes the largest hole", source=FIT + """
     idx = max(range(len(holes)), key=lambda i: holes[i][1], default=None)
     if idx is None or holes[idx][1] < n:
         return None
@@ -62,11 +62,11 @@ FIRST_FIT = [
             return start
     return holes[0][0]
 """),
-    Mistake("02.2", "a hole of exactly n will not do", edit=(("if size >= n:", "if size > n:"),)),
+    Mistake("02.2", "refuses a hole of exactly n", edit=(("if size >= n:", "if size > n:"),)),
     Mistake("02.2", "leaves a hole of 0 slots", edit=((TAKE, "holes[idx] = (start + n, size - n)"),)),
     Mistake("02.2", "takes the high end", edit=((TAKE, "holes[idx : idx + 1] = [(start, size - n)] if size > n else []"),
                 ("return start", "return start + size - n"))),
-    Mistake("02.2", "the rest starts where the request does", edit=(("(start + n, size - n)", "(start, size - n)"),)),
+    Mistake("02.2", "starts the rest where the request starts", edit=(("(start + n, size - n)", "(start, size - n)"),)),
     Mistake("02.2", "returns the index", edit=(("return start", "return idx"),)),
     Mistake("02.2", "says -1 for no room", edit=(("return None", "return -1"),)),
     Mistake("02.2", "throws small holes away while searching", source=FIT + """
@@ -147,7 +147,6 @@ MERGE_HOLE = [
         size += before
     holes.insert(idx, (start, size))
 """),
-    Mistake("02.3", "ends one slot early", edit=(("holes[idx][0] == start + size:", "holes[idx][0] == start + size - 1:"),)),
 ]  # fmt: skip
 
 RESERVED = "sum(min(r.final_len, r.size) - r.num_tokens for r in reservations)"
@@ -155,20 +154,20 @@ INTERNAL = "sum(r.size - min(r.final_len, r.size) for r in reservations)"
 SCATTERED = "any(largest < need <= total_free for need in waiting)"
 
 WASTE = [
-    Mistake("02.4", "all empty slots are internal", edit=((RESERVED, "0"), (INTERNAL, "sum(r.size - r.num_tokens for r in reservations)"))),
-    Mistake("02.4", "all empty slots are reserved", edit=((INTERNAL, "0"), (RESERVED, "sum(r.size - r.num_tokens for r in reservations)"))),
-    Mistake("02.4", "the final length is not capped", edit=((RESERVED, "sum(r.final_len - r.num_tokens for r in reservations)"),
+    Mistake("02.4", "counts all empty slots as internal", edit=((RESERVED, "0"), (INTERNAL, "sum(r.size - r.num_tokens for r in reservations)"))),
+    Mistake("02.4", "counts all empty slots as reserved", edit=((INTERNAL, "0"), (RESERVED, "sum(r.size - r.num_tokens for r in reservations)"))),
+    Mistake("02.4", "does not cap the final length", edit=((RESERVED, "sum(r.final_len - r.num_tokens for r in reservations)"),
                 (INTERNAL, "sum(r.size - r.final_len for r in reservations)"))),
     Mistake("02.4", "counts tokens that are not there yet as used", edit=(("report.used = sum(r.num_tokens for", "report.used = sum(r.final_len for"),)),
-    Mistake("02.4", "free slots are always external", edit=((SCATTERED, "True"),)),
-    Mistake("02.4", "external as soon as somebody waits", edit=((SCATTERED, "bool(waiting)"),)),
+    Mistake("02.4", "always counts free slots as external", edit=((SCATTERED, "True"),)),
+    Mistake("02.4", "counts external as soon as anybody waits", edit=((SCATTERED, "bool(waiting)"),)),
     Mistake("02.4", "forgets that the total may be too small", edit=((SCATTERED, "any(need > largest for need in waiting)"),)),
-    Mistake("02.4", "only the small holes are external", edit=(("total_free if scattered else 0", "total_free - largest if scattered else 0"),
+    Mistake("02.4", "counts only the small holes as external", edit=(("total_free if scattered else 0", "total_free - largest if scattered else 0"),
                 ("0 if scattered else total_free", "largest if scattered else total_free"))),
-    Mistake("02.4", "a request for exactly the total", edit=(("need <= total_free", "need < total_free"),)),
-    Mistake("02.4", "all waiting requests must fail", edit=((SCATTERED, SCATTERED.replace("any(", "bool(waiting) and all(")),)),
-    Mistake("02.4", "the holes are not part of the memory", edit=(("num_slots=total_free + sum(", "num_slots=sum("),)),
-    Mistake("02.4", "max of no holes", edit=(("max(holes, default=0)", "max(holes)"),)),
+    Mistake("02.4", "leaves out a request for exactly the total", edit=(("need <= total_free", "need < total_free"),)),
+    Mistake("02.4", "wants all waiting requests to fail", edit=((SCATTERED, SCATTERED.replace("any(", "bool(waiting) and all(")),)),
+    Mistake("02.4", "leaves the holes out of the memory", edit=(("num_slots=total_free + sum(", "num_slots=sum("),)),
+    Mistake("02.4", "takes the maximum of no holes", edit=(("max(holes, default=0)", "max(holes)"),)),
 ]  # fmt: skip
 
 MISTAKES = SLAB + FIRST_FIT + MERGE_HOLE + WASTE
