@@ -1,8 +1,9 @@
 """Lesson 6: FlashAttention's forward pass in PyTorch, tile by tile, and what it saves.
 
 Follows `attention.py`, whose result it gives without ever holding all scores. The same in Triton
-is `flash_kernel.py`, handed on from here. Also what crosses a GPU's main memory (HBM) in standard
-and in tiled attention, and FlashInfer's form of the block tables. Leaves out the backward pass.
+is `given/flash_kernel.py`, exported from here. Also what crosses a GPU's main memory (HBM) in
+standard and in tiled attention, and FlashInfer's form of the block tables. Leaves out the backward
+pass.
 """
 
 import torch
@@ -50,6 +51,8 @@ def absorb_tile(
     scores = (q @ k.transpose(-1, -2)).masked_fill(~allowed, float("-inf"))  # [..., rows, tile]
     new_top = torch.maximum(top, scores.amax(-1))
     base = torch.where(new_top == float("-inf"), 0.0, new_top)  # of a row that has seen nothing
+    # the sums so far were measured from the old maximum: exp(score - top) * shrink is what
+    # exp(score - base) would have been
     shrink = torch.exp(top - base)
     weights = torch.exp(scores - base[..., None])
     total = total * shrink + weights.sum(-1)
@@ -66,7 +69,7 @@ def key_tiles(
     causal: bool = True,
     window: int | None = None,
 ) -> tuple[int, int]:
-    """The first and the last tile of keys that a tile of queries needs; all between are needed.
+    """The first and the last tile of keys that a tile of queries needs, as well as all between.
 
     The queries are the sequence's last `query_len` tokens.
 
@@ -76,6 +79,9 @@ def key_tiles(
         query_tile, key_tile: queries and keys in a tile; the last tile may be shorter.
         causal: a query sees no later token.
         window: a query sees its `window` newest tokens, itself among them; None: all. Only causal.
+
+    Returns:
+        The indices of both tiles, from 0.
 
     >>> key_tiles(0, query_len=6, seq_len=10, query_tile=3, key_tile=2)
     (0, 3)
@@ -110,14 +116,14 @@ def flash_attention(
         causal: a query sees no later token.
         window: a query sees its `window` newest tokens, itself among them; None: all.
         query_tile, key_tile: queries and keys in a tile.
-        return_lse: the natural log of the sum of exp(score) too.
+        return_lse: also return the natural log of the sum of exp(score).
 
     Returns:
         [query_len, num_query_heads, head_dim] in q's dtype, zeros where there are no keys; with
         return_lse also float32 [query_len, num_query_heads], -inf where there are no keys.
 
     Raises:
-        ValueError: shapes that do not fit together, a window that is no such number.
+        ValueError: shapes that do not fit together, a window below 1 or not causal.
 
     >>> flash_attention(torch.ones(1, 6, 8), torch.ones(5, 2, 8), torch.full((5, 2, 8), 3.0))[0, 0, 0]
     tensor(3.)
@@ -146,6 +152,7 @@ def flash_attention(
             keys = k[start : start + key_tile].float().transpose(0, 1)[:, None]
             values = v[start : start + key_tile].float().transpose(0, 1)[:, None]
             top, total, mixed = absorb_tile(top, total, mixed, tile_q, keys, values, allowed)
+        # where a row saw a key total is at least 1, the largest score's exp(0); 0 / 1e-30 is 0
         mixed = mixed / total.clamp(min=1e-30)[..., None]
         out[rows] = mixed.permute(2, 0, 1, 3).reshape(q[rows].shape).to(q.dtype)
         lse[rows] = (top + total.log()).permute(2, 0, 1).reshape(lse[rows].shape)
@@ -175,6 +182,9 @@ def hbm_traffic(
         query_tile, key_tile: of the tiled one; the last tile may be shorter.
         causal: the tiled one skips tiles that no query of a tile may see.
         element_size: bytes of an element, scores and weights included.
+
+    Returns:
+        Bytes of the standard one, and of the tiled one.
     """
     outside = 2 * query_len * head_dim  # q is read and out is written
     standard = outside + 2 * seq_len * head_dim + 4 * query_len * seq_len
@@ -192,10 +202,10 @@ def hbm_traffic(
 def to_kv_indptr(
     block_tables: torch.Tensor, seq_lens: torch.Tensor, block_size: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Block tables in FlashInfer's form, where the rows lie one behind the other without padding.
+    """Block tables in FlashInfer's form, where the rows follow each other without padding.
 
     Args:
-        block_tables: int32 [num_seqs, max_num_blocks]; ids behind a length are not looked at.
+        block_tables: int32 [num_seqs, max_num_blocks]; ids past a length are not looked at.
         seq_lens: int32 [num_seqs], may be 0.
         block_size: tokens in a block (FlashInfer: page_size).
 

@@ -2,7 +2,7 @@
 
 Follows `paged_cache.py`, whose arguments and shapes they keep, so that they enter its cache as
 `PagedKVCache(..., attention_fn=kernel_attention, store_fn=store_kv)`. Each kernel is a small step
-from the one before; `decode_steps.py` does what each does, in PyTorch:
+from the one before:
 
     masked_copy         program ids, offsets, masks
     store_kv_kernel     new keys and values into their slots
@@ -11,17 +11,19 @@ from the one before; `decode_steps.py` does what each does, in PyTorch:
     decode_grouped      one program for the query heads of a KV head: keys are read once
     decode_split        a long sequence in pieces, for `merge_splits` to join
 
-`paged_decode` is what others call. A tile (TILE tokens) is what a program handles at a time; a block
-is what is allocated; neither knows of the other. `kernel_parts.py` holds what several kernels call,
-the loop of the last two among it. Leaves out prefill (lesson 6).
+`paged_decode` is what others call. A tile (TILE tokens) is what a program handles at a time, a
+block is what is allocated, and neither knows of the other. `given/kernel_parts.py` holds what
+several kernels call, among it the loop of the last two, and `given/launches.py` launches them.
+Leaves out prefill (lesson 6).
 """
 # mypy: disable-error-code="valid-type, name-defined"
 
 import torch
 
 from .given.kernel_parts import attend_tiles, load_group, load_row, store_group, store_row
-from .given.validation import validate_batch, validate_slots
-from .interpreter.kernel import BACKEND, tl, triton
+from .given.launches import grouped_decode, merge_by_kernel, plan_splits
+from .given.validation import validate_batch, validate_shapes, validate_slots
+from .interpreter import tl, triton
 from .paged_cache import paged_attention
 
 # --- a first kernel, and the store ---------------------------------------------------------------
@@ -48,9 +50,10 @@ def store_kv_kernel(
     """Write one head of one new token into its slot; slot -1 writes nothing.
 
     Grid: (num_tokens, num_kv_heads). Reads and writes 2 * head_dim elements a program. k_cache and
-    v_cache have the same strides, and so have k and v, whose dims lie side by side.
+    v_cache have the same strides, and so have k and v, whose dims are adjacent in memory.
     DIM_TILE is HEAD_DIM rounded up to a power of 2.
     """
+    # 64 bits: a cache may have more than 2**31 elements, and 32-bit products would wrap round
     token_idx = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     slot = tl.load(slot_mapping_ptr + token_idx).to(tl.int64)
@@ -100,7 +103,7 @@ def store_kv(
         validate_slots(slot_mapping, num_blocks * block_size)
     k, v = k.contiguous(), v.contiguous()
     pairs = [(k_cache, v_cache, k, v)]
-    if k_cache.stride() != v_cache.stride():  # one kind of cache at a time, and each written twice
+    if k_cache.stride() != v_cache.stride():  # the kernel takes one set: a launch for each cache
         pairs = [(k_cache, k_cache, k, k), (v_cache, v_cache, v, v)]
     for pair in pairs if len(slot_mapping) else []:
         store_kv_kernel[(len(slot_mapping), num_kv_heads)](
@@ -119,17 +122,19 @@ def decode_contiguous(
     q_stride_seq, q_stride_head, kv_stride_seq, kv_stride_token, kv_stride_head,
     GROUP_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one query head of one sequence, whose keys and values lie in one piece.
+    """Attend with one query head of one sequence, whose keys and values are in one piece.
 
     Grid: (num_seqs, num_query_heads). Reads 2 * seq_len * head_dim elements a program and writes
-    head_dim. out is contiguous, k and v [num_seqs, max_seq_len, num_kv_heads, head_dim] have the
-    same strides; a row's dims lie side by side. Everything is computed in float32.
+    head_dim. out is contiguous; k and v [num_seqs, max_seq_len, num_kv_heads, head_dim] have the
+    same strides; a row's dims are adjacent in memory. Everything is computed in float32.
     """
     seq_idx = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq_idx)
     dims = tl.arange(0, DIM_TILE)
     q = load_row(q_ptr + seq_idx * q_stride_seq + head * q_stride_head, HEAD_DIM, DIM_TILE)
+    # the largest score so far, the sum of exp(score - top) and that of exp(score - top) * value;
+    # from -inf, the first tile's shrink is exp(-inf) = 0
     top, total = float("-inf"), 0.0
     mixed = tl.zeros([DIM_TILE], tl.float32)
     for first in range(0, seq_len, TILE):
@@ -140,12 +145,16 @@ def decode_contiguous(
         is_cell = is_token[:, None] & (dims < HEAD_DIM)[None, :]
         k = tl.load(k_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
         v = tl.load(v_ptr + cells, mask=is_cell, other=0.0).to(tl.float32)
+        # -inf, not 0: exp turns it into a weight of 0, whereas a score of 0 counts like any other
         scores = tl.where(is_token, tl.sum(q[None, :] * k, axis=1) * softmax_scale, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
+        # exp(score - old) * exp(old - new) = exp(score - new): shrink moves what was summed to the
+        # new maximum, without which exp would overflow
         shrink, weights = tl.exp(top - new_top), tl.exp(scores - new_top)
         total = total * shrink + tl.sum(weights, axis=0)
         mixed = mixed * shrink + tl.sum(weights[:, None] * v, axis=0)
         top = new_top
+    # where there are keys total is at least 1, the largest score's exp(0); without, 0 / 1e-30 is 0
     out_row = out_ptr + (seq_idx * tl.num_programs(1) + head) * HEAD_DIM
     store_row(out_row, mixed / tl.maximum(total, 1e-30), HEAD_DIM, DIM_TILE)
 
@@ -158,9 +167,9 @@ def decode_paged(
     BLOCK_SIZE: tl.constexpr, GROUP_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_TILE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Attend with one query head of one sequence, whose keys and values lie in blocks.
+    """Attend with one query head of one sequence, whose keys and values are in blocks.
 
-    As `decode_contiguous`; only where a token's row lies is another matter: the block table says.
+    As `decode_contiguous`, except that the block table says where a token's row is.
     k_cache and v_cache [num_blocks, block_size, num_kv_heads, head_dim] have the same strides.
     """
     seq_idx = tl.program_id(0).to(tl.int64)
@@ -173,8 +182,11 @@ def decode_paged(
     for first in range(0, seq_len, TILE):
         tokens = first + tl.arange(0, TILE)
         is_token = tokens < seq_len
+        # a tile may span several blocks, so every lane asks the table; where there is no token the
+        # entry is padding, and must not be followed
         entries = block_tables_ptr + seq_idx * table_stride_seq + tokens // BLOCK_SIZE
         block_ids = tl.load(entries, mask=is_token, other=0).to(tl.int64)
+        # 64 bits again: block_id * stride passes 2**31 in a large cache
         rows = block_ids * cache_stride_block + (tokens % BLOCK_SIZE) * cache_stride_token
         cells = (rows + head // GROUP_SIZE * cache_stride_head)[:, None] + dims[None, :]
         is_cell = is_token[:, None] & (dims < HEAD_DIM)[None, :]
@@ -202,7 +214,7 @@ def decode_grouped(
     BLOCK_SIZE: tl.constexpr, GROUP_SIZE: tl.constexpr, GROUP_TILE: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr, TILE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Attend with all query heads of a KV head: its keys and values are read once, not GROUP times.
+    """Attend with all query heads of a KV head, whose keys and values are then read only once.
 
     Grid: (num_seqs, num_kv_heads). Reads 2 * seq_len * head_dim elements a program.
     """
@@ -235,12 +247,14 @@ def decode_split(
     """As `decode_grouped`, for one of several pieces of the sequence, in whole tiles.
 
     Grid: (num_seqs, num_kv_heads, num_splits). Writes float32 outs [num_splits, num_seqs,
-    num_query_heads, head_dim] and lses without the last axis; a piece without tokens 0 and -inf.
+    num_query_heads, head_dim] and lses without the last axis; 0 and -inf where a piece is empty.
     """
     seq_idx = tl.program_id(0).to(tl.int64)
     kv_head = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
     seq_len = tl.load(seq_lens_ptr + seq_idx)
+    # found here, not by the host, which then never waits for the lengths; in whole tiles, so that
+    # only a sequence's last tile is partly empty
     piece = tl.cdiv(tl.cdiv(seq_len, tl.num_programs(2)), TILE) * TILE
     q = load_group(
         q_ptr + seq_idx * q_stride_seq + kv_head * GROUP_SIZE * q_stride_head, q_stride_head,
@@ -267,8 +281,8 @@ def merge_two(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Join attention over some keys with attention over others into attention over both.
 
-    The log-sum-exp of the scores is all that must be kept of the keys behind a partial result. It
-    is -inf, and the partial result 0, where there were no keys.
+    The log-sum-exp of the scores is all that must be kept of the keys of a partial result. It is
+    -inf, and the partial result 0, where there were no keys.
 
     Args:
         out_a: float32 [..., head_dim], attention over the first keys alone.
@@ -280,6 +294,7 @@ def merge_two(
         out [..., head_dim] and lse [...] over all keys.
     """
     top = torch.maximum(lse_a, lse_b)
+    # without keys on either side -inf - -inf would be NaN; from 0, both weights are exp(-inf) = 0
     top = torch.where(top == float("-inf"), 0.0, top)
     weight_a, weight_b = torch.exp(lse_a - top), torch.exp(lse_b - top)
     total = weight_a + weight_b
@@ -307,6 +322,7 @@ def merge_splits(outs: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, 
     (5.0, 3.0)
     """
     top = lses.amax(0)
+    # where no piece has keys -inf - -inf would be NaN; from 0, every weight is exp(-inf) = 0
     finite_top = torch.where(top == float("-inf"), 0.0, top)
     weights = torch.exp(lses - finite_top)  # [num_splits, num_seqs, num_query_heads]
     total = weights.sum(0)
@@ -326,7 +342,7 @@ def merge_splits_kernel(
     is_split, in_head = splits < num_splits, dims < HEAD_DIM
     rows = splits * tl.num_programs(0) + row
     lses = tl.load(lses_ptr + rows, mask=is_split, other=float("-inf"))
-    top = tl.maximum(tl.max(lses, axis=0), -1e30)
+    top = tl.maximum(tl.max(lses, axis=0), -1e30)  # finite, so that -inf - top is no NaN
     weights = tl.exp(lses - top)
     is_cell = is_split[:, None] & in_head[None, :]
     outs = tl.load(outs_ptr + rows[:, None] * HEAD_DIM + dims[None, :], mask=is_cell, other=0.0)
@@ -337,22 +353,6 @@ def merge_splits_kernel(
 
 
 # --- what others call ----------------------------------------------------------------------------
-
-
-def choose_num_splits(
-    num_seqs: int, num_kv_heads: int, max_seq_len: int, num_processors: int
-) -> int:
-    """In how many pieces to cut sequences, so that every processor has two programs.
-
-    A piece has at least 256 tokens, and there are at most 64 pieces.
-
-    >>> choose_num_splits(1, 8, 32768, num_processors=132)
-    33
-    >>> choose_num_splits(64, 8, 32768, num_processors=132)
-    1
-    """
-    wanted = 2 * num_processors // max(1, num_seqs * num_kv_heads)
-    return max(1, min(wanted, -(-max_seq_len // 256), 64))
 
 
 def paged_decode(
@@ -372,7 +372,7 @@ def paged_decode(
         k_cache: [num_blocks, block_size, num_kv_heads, head_dim], any strides, float32, float16
             or bfloat16.
         v_cache: like k_cache.
-        block_tables: int32 [num_seqs, max_num_blocks]; ids behind a length are not looked at.
+        block_tables: int32 [num_seqs, max_num_blocks]; ids past a length are not looked at.
         seq_lens: int32 [num_seqs]; may be 0.
         softmax_scale: what scores are multiplied by; None is head_dim ** -0.5.
         num_splits: pieces to cut each sequence into; None: chosen from the longest length (on a
@@ -386,62 +386,30 @@ def paged_decode(
     Raises:
         ValueError: naming what does not fit together; on the CPU also blocks outside the cache.
     """
-    num_seqs, num_query_heads, head_dim = q.shape
-    block_size, num_kv_heads = k_cache.shape[1:3]
     if num_splits is not None and num_splits < 1:
         raise ValueError(f"num_splits must be at least 1, got {num_splits}")
-    if num_kv_heads == 0 or num_query_heads % num_kv_heads:
-        raise ValueError(f"num_query_heads {num_query_heads} is no multiple of {num_kv_heads}")
-    if k_cache.shape != v_cache.shape or head_dim != k_cache.shape[3]:
-        raise ValueError(f"q {[*q.shape]}, k {[*k_cache.shape]} and v {[*v_cache.shape]} don't fit")
-    is_cuda = q.device.type == "cuda"
-    if not is_cuda:
-        validate_batch(q, k_cache, v_cache, block_tables, seq_lens, None)
-    if num_splits is None:
-        longest = block_tables.shape[1] * block_size if is_cuda or not num_seqs else seq_lens.max()
-        num_processors = (
-            torch.cuda.get_device_properties(q.device).multi_processor_count if is_cuda else 1
-        )
-        num_splits = choose_num_splits(num_seqs, num_kv_heads, int(longest), num_processors)
-    q = q if q.stride(-1) == 1 else q.contiguous()
-    block_tables = block_tables if block_tables.stride(-1) == 1 else block_tables.contiguous()
-    lead = (num_splits,) if num_splits > 1 else ()
-    out = torch.empty(*lead, *q.shape, dtype=torch.float32 if lead else q.dtype, device=q.device)
-    lse = torch.empty(out.shape[:-1], dtype=torch.float32, device=q.device)
-    group_size = num_query_heads // num_kv_heads
-    # tl.dot takes tiles of one type, and Triton's own interpreter no bfloat16
-    upcast = q.dtype != k_cache.dtype or BACKEND == "triton interpreter"
-    is_narrow = k_cache.element_size() == 2 and head_dim <= 128 and not upcast
-    if num_seqs:
-        kernel = decode_split if lead else decode_grouped
-        kernel[(num_seqs, num_kv_heads, *lead)](
-            out, lse, q, k_cache, v_cache, block_tables, seq_lens.contiguous(),
-            head_dim**-0.5 if softmax_scale is None else softmax_scale,
-            q.stride(0), q.stride(1), block_tables.stride(0), *k_cache.stride(), *v_cache.stride(),
-            BLOCK_SIZE=block_size, GROUP_SIZE=group_size,
-            GROUP_TILE=max(16, triton.next_power_of_2(group_size)), HEAD_DIM=head_dim,
-            DIM_TILE=max(16, triton.next_power_of_2(head_dim)), UPCAST=upcast,
-            TILE=64 if is_narrow else 32, num_warps=4 if is_narrow else 8, num_stages=3,
-        )  # fmt: skip
-    if lead:
-        out, lse = merge_on_gpu(out, lse, q.dtype) if is_cuda else merge_splits(out, lse)
-    return (out.to(q.dtype), lse) if return_lse else out.to(q.dtype)
+    arguments = (q, k_cache, v_cache, block_tables, seq_lens)
+    if q.is_cuda:
+        validate_shapes(*arguments)
+    else:
+        validate_batch(*arguments, None)
+    num_splits = num_splits or plan_splits(q, k_cache, block_tables, seq_lens)
+    kernel = decode_grouped if num_splits == 1 else decode_split
+    pieces = grouped_decode(kernel, *arguments, num_splits, softmax_scale)
+    out, lse = join_pieces(*pieces, q.dtype)
+    return (out, lse) if return_lse else out
 
 
-def merge_on_gpu(
+def join_pieces(
     outs: torch.Tensor, lses: torch.Tensor, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`merge_splits` by one kernel: in PyTorch it is a dozen launches."""
-    num_splits, num_seqs, num_query_heads, head_dim = outs.shape
-    out = torch.empty(outs.shape[1:], dtype=dtype, device=outs.device)
-    lse = torch.empty(lses.shape[1:], dtype=torch.float32, device=outs.device)
-    if num_seqs:
-        merge_splits_kernel[(num_seqs * num_query_heads,)](
-            out, lse, outs, lses, num_splits, HEAD_DIM=head_dim,
-            DIM_TILE=triton.next_power_of_2(head_dim),
-            SPLIT_TILE=triton.next_power_of_2(num_splits),
-        )  # fmt: skip
-    return out, lse
+    """`merge_splits`, the quickest way there is: one piece needs none, and a GPU one launch."""
+    if len(outs) == 1:
+        return outs[0], lses[0]
+    if outs.is_cuda:
+        return merge_by_kernel(merge_splits_kernel, outs, lses, dtype)
+    out, lse = merge_splits(outs, lses)
+    return out.to(dtype), lse
 
 
 def kernel_attention(

@@ -11,7 +11,13 @@ import torch
 from minipaged import triton_kernels
 from minipaged.block_table import BlockPool
 from minipaged.generation import generate
-from minipaged.given.launches import contiguous_decode, copy_by_kernel, paged_decode_by_head
+from minipaged.given.launches import (
+    choose_num_splits,
+    contiguous_decode,
+    copy_by_kernel,
+    merge_by_kernel,
+    paged_decode_by_head,
+)
 from minipaged.given.model import Model, ModelConfig
 from minipaged.interpreter import (
     BACKEND,
@@ -24,7 +30,6 @@ from minipaged.interpreter import (
 )
 from minipaged.paged_cache import PagedKVCache, write_kv
 from minipaged.triton_kernels import (
-    choose_num_splits,
     decode_contiguous,
     decode_paged,
     kernel_attention,
@@ -206,9 +211,8 @@ def test_merge_joins_any_number_of_pieces_empty_ones_too():
         due = merge_two(*due, out, lse)
     torch.testing.assert_close(merge_splits(outs, lses), due)
     assert merge_splits(outs, lses)[1][1, 2] == float("-inf")
-    merged = torch.empty(2, 3, 5, device=DEVICE), torch.empty(2, 3, device=DEVICE)
-    triton_kernels.merge_splits_kernel[(6,)](
-        *merged, outs.to(DEVICE), lses.to(DEVICE), 4, HEAD_DIM=5, DIM_TILE=8, SPLIT_TILE=4
+    merged = merge_by_kernel(
+        triton_kernels.merge_splits_kernel, outs.to(DEVICE), lses.to(DEVICE), torch.float32
     )
     torch.testing.assert_close(merged[0].cpu(), due[0])
     # the log of nothing: the kernel's -1e30 + log(0)
@@ -447,7 +451,7 @@ def captured(monkeypatch, kernel: str, dtype: torch.dtype, head_dim: int = 128) 
         paged_decode_by_head(found, *batch.arguments)
     elif kernel == "merge_splits_kernel":
         outs = torch.zeros(32, *batch.q.shape)
-        triton_kernels.merge_on_gpu(outs, outs[..., 0].contiguous(), dtype)
+        merge_by_kernel(found, outs, outs[..., 0].contiguous(), dtype)
     else:
         paged_decode(*batch.arguments, num_splits=1 if kernel == "decode_grouped" else 2)
     assert found.args

@@ -1,17 +1,16 @@
-"""Lesson 6: FlashAttention's forward pass as a Triton kernel.
+"""Given: FlashAttention's forward pass as a Triton kernel, for lesson 6.
 
-Follows `kernel_parts.py`, whose inner loop it has; here a tile holds many queries, not a group of
-one. How attention is computed is one question, where keys and values lie another: the kernel reads
-them out of one piece, or through a block table. Leaves out the backward pass, dropout, several
-sequences in a launch, and packing the queries of a group into a tile (each query head reads its
-KV head's keys for itself).
+The loop is that of `kernel_parts.py`, with a tile of many queries of one head in place of one query
+of each head of a group. How attention is computed is one question, where keys and values are is
+another: the kernel reads them out of one piece, or through a block table. Leaves out the backward
+pass, dropout, several sequences in a launch, and packing the queries of a group into a tile (each
+query head reads its KV head's keys for itself).
 """
 # mypy: disable-error-code="valid-type, name-defined"
 
 import torch
 
-from ..interpreter.kernel import BACKEND, interpreted, tl, triton
-from ..interpreter.memory import RECORDS
+from ..interpreter import BACKEND, RECORDS, interpreted, tl, triton
 from .kernel_parts import LN_2, LOG2_E
 from .validation import covered_blocks, validate_attention_inputs, validate_window
 
@@ -28,11 +27,11 @@ def flash_forward(
     """Attend with a tile of queries of one head to every key that one of them may see.
 
     Grid: (cdiv(query_len, QUERY_TILE), num_query_heads). A program reads its queries once and
-    the keys and values of its `key_tiles`. BLOCK_SIZE 0: k and v lie in one piece; else in blocks
+    the keys and values of its `key_tiles`. BLOCK_SIZE 0: k and v are in one piece; else in blocks
     that the table names. WINDOW 0: none. out and lse are contiguous.
     """
     tile_idx = tl.program_id(0)
-    head = tl.program_id(1).to(tl.int64)
+    head = tl.program_id(1).to(tl.int64)  # offsets in elements may pass 2**31
     kv_head = head // GROUP_SIZE
     queries = tile_idx * QUERY_TILE + tl.arange(0, QUERY_TILE)
     dims = tl.arange(0, DIM_TILE)
@@ -43,11 +42,13 @@ def flash_forward(
     q = tl.load(q_ptr + q_cells, mask=is_row, other=0.0)
     if UPCAST:
         q = q.to(tl.float32)
+    # the queries are the sequence's last tokens
     positions = (seq_len - query_len + queries)[:, None]
     first, last = 0, seq_len
-    if CAUSAL:
+    if CAUSAL:  # keys that are later than the tile's last query are not even read
         last = tl.minimum(seq_len, seq_len - query_len + (tile_idx + 1) * QUERY_TILE)
     if WINDOW:
+        # from the tile of keys that the first query's window begins in; CAUSAL is given with WINDOW
         first_position = seq_len - query_len + tile_idx * QUERY_TILE
         first = tl.maximum(first_position - WINDOW + 1, 0) // KEY_TILE * KEY_TILE
     top = tl.full([QUERY_TILE], float("-inf"), tl.float32)
@@ -78,11 +79,14 @@ def flash_forward(
             allowed = allowed & (tokens[None, :] > positions - WINDOW)
         scores = tl.where(allowed, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
+        # a row that has seen no key yet: -inf - -inf would be NaN, but 2**(-inf - 0) is a weight of 0
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
+        # shrink moves what was summed from the old maximum to the new one
         shrink, weights = tl.exp2(top - base), tl.exp2(scores - base[:, None])
         total = total * shrink + tl.sum(weights, axis=1)
         mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None], input_precision="ieee")
         top = new_top
+    # a row that saw a key has a total of at least 1, the largest score's 2**0; any other gives 0
     mixed = mixed / tl.maximum(total, 1e-30)[:, None]
     out_rows = rows * tl.num_programs(1) + head
     out_cells = out_rows * HEAD_DIM + dims[None, :]
@@ -109,12 +113,16 @@ def flash_attention_triton(
     Tensors on a GPU are Triton's, those on the CPU an interpreter's.
 
     Args:
-        k, v: as in `flash_attention`; with a block_table caches [num_blocks, block_size,
-            num_kv_heads, head_dim]. Any strides.
-        block_table: int32 [max_num_blocks], one sequence's; ids behind seq_len are not looked at.
+        q, softmax_scale, causal, window, return_lse: as in `flash_attention`.
+        k, v: likewise; with a block_table caches [num_blocks, block_size, num_kv_heads, head_dim].
+            Any strides.
+        block_table: int32 [max_num_blocks], one sequence's; ids past seq_len are not looked at.
         seq_len: tokens of the sequence, those of q included; with a block_table only.
         query_tile, key_tile: powers of 2, at least 16; query_tile None: 64 where its results
             fit into 128 registers a thread, else 32.
+
+    Returns:
+        As `flash_attention`.
 
     Raises:
         ValueError: naming what does not fit together.
@@ -138,7 +146,7 @@ def flash_attention_triton(
     if query_tile is None:
         widest = 64 if window else 128
         query_tile = 64 if q.element_size() == 2 and head_dim <= widest else 32
-    block_strides = [() if block_table is not None else (0,)] * 2
+    no_block_stride = (0,) if block_table is None else ()
     # the course's own interpreter, also where Triton's would run: it alone keeps a record
     own = q.device.type == "cpu" and (BACKEND == "gpu" or RECORDS)
     kernel = interpreted(flash_forward) if own else flash_forward
@@ -146,7 +154,7 @@ def flash_attention_triton(
         kernel[(triton.cdiv(query_len, query_tile), num_query_heads)](
             out, lse, q, k, v, block_table, query_len, seq_len,
             head_dim**-0.5 if softmax_scale is None else softmax_scale, q.stride(0), q.stride(1),
-            *block_strides[0], *k.stride(), *block_strides[1], *v.stride(),
+            *no_block_stride, *k.stride(), *no_block_stride, *v.stride(),
             BLOCK_SIZE=0 if block_table is None else k.shape[1],
             GROUP_SIZE=num_query_heads // k.shape[-2], CAUSAL=causal, WINDOW=window or 0,
             HEAD_DIM=head_dim, DIM_TILE=max(16, triton.next_power_of_2(head_dim)),

@@ -56,20 +56,14 @@ def covered_blocks(
     return block_ids
 
 
-def validate_batch(
+def validate_shapes(
     q: torch.Tensor,
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     block_tables: torch.Tensor,
     seq_lens: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None,
-) -> tuple[list[int], list[int], np.ndarray]:
-    """Raise ValueError where a batch does not fit together.
-
-    Returns:
-        Where each sequence's queries start, and at last their number; seq_lens; and block_tables:
-        all on the CPU, where they are looked at.
-    """
+) -> None:
+    """Raise ValueError where a batch's shapes do not fit together; no values are looked at."""
     if k_cache.dim() != 4:
         raise ValueError(
             "k_cache must be [num_blocks, block_size, num_kv_heads, head_dim], "
@@ -81,6 +75,26 @@ def validate_batch(
             f"block_tables {list(block_tables.shape)} must have a row for each of "
             f"{seq_lens.shape[0]} seq_lens"
         )
+
+
+def validate_batch(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+) -> tuple[list[int], list[int], np.ndarray]:
+    """Raise ValueError where a batch's shapes or values do not fit together.
+
+    Args:
+        q, k_cache, v_cache, block_tables, seq_lens, cu_seqlens_q: as in `paged_attention`.
+
+    Returns:
+        Where each sequence's queries start, and at last their number; seq_lens; and block_tables:
+        all on the CPU, where they are looked at.
+    """
+    validate_shapes(q, k_cache, v_cache, block_tables, seq_lens)
     num_seqs = seq_lens.shape[0]
     starts = list(range(num_seqs + 1)) if cu_seqlens_q is None else cu_seqlens_q.tolist()
     if len(starts) != num_seqs + 1 or starts[0] != 0 or starts[-1] != q.shape[0]:
