@@ -1,21 +1,22 @@
-"""What a submission may see of the package while one exercise is judged.
+"""What a submission may see of the package while one exercise is checked.
 
-The modules of earlier lessons stand there whole. Of the same lesson there is what the exercises
-before this one hold and need, and what the lesson's cells use before this one. The exercise's own object and
-all later ones are stubs, as in the lesson; later modules are not there.
+The given files, the interpreter and the chapters of earlier lessons are there whole. Of the same
+lesson there is what the exercises before this one hold and need, and what the lesson's cells use
+before this one. The exercise's own object and all later ones are stubs, as in the lesson; later
+chapters are not there.
 """
 
 import ast
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 
-from ..authoring.cutting import Definition, cut, find_definition
-from ..authoring.lesson_text import read_lesson
-from ..kit.catalogue import ROOT, Exercise, catalogue
-from ..kit.source import plain_python
+from minipaged import CHAPTERS
 
-PACKAGE = ROOT / "minipaged"
+from ..authoring.cutting import cut
+from ..kit.catalogue import PACKAGE, Exercise, catalogue
+from ..kit.checks import needs
+from ..kit.source import find_definition, global_names, imports
+
 _INIT = '"""The part of the package that this exercise may see."""\n'
 
 
@@ -23,37 +24,37 @@ _INIT = '"""The part of the package that this exercise may see."""\n'
 def view(exercise_id: str) -> dict[str, str]:
     """The package as an exercise may see it: texts by path, `minipaged/...`."""
     exercise = catalogue()[exercise_id]
-    ids = list(catalogue())
-    later = [e for e in catalogue().values() if ids.index(e.id) >= ids.index(exercise_id)]
-    texts: dict[str, str] = {}
-    same: set[str] = set()
-    for file in sorted(PACKAGE.glob("*.py")):
-        text = file.read_text(encoding="utf-8")
-        lesson = lesson_of(text)
-        module = f"minipaged.{file.stem}"
-        if lesson is None or lesson > exercise.lesson:
-            continue
-        for other in later:
-            if other.module == module:
-                text = without(text, other)
-        texts[module] = text
-        if lesson == exercise.lesson:
-            same.add(module)
-    kept = reach(texts, roots(exercise, texts))
-    for module in same:
-        texts[module] = only(texts[module], kept.get(module, set()))
-    for module in sorted(same):
-        if not kept.get(module):
+    exercises = list(catalogue().values())
+    number = exercises.index(exercise)
+    whole = {
+        f"minipaged.{name}": (PACKAGE / f"{name}.py").read_text(encoding="utf-8")
+        for name, lesson in CHAPTERS.items()
+        if lesson <= exercise.lesson
+    }
+    texts = dict(whole)
+    for later in exercises[number:]:
+        if later.module in texts:
+            texts[later.module] = without(texts[later.module], later)
+    shown = {(earlier.module, earlier.name) for earlier in exercises[: number + 1]}
+    shown |= set(exercise.shown)
+    for other in exercises:
+        if other.lesson == exercise.lesson:
+            shown |= needs(other.id)
+    node = find_definition(ast.parse(whole[exercise.module]), exercise.name)
+    assert node is not None
+    shown |= {(exercise.module, name) for name in global_names(node).used}
+    kept = reach(texts, shown)
+    for name, lesson in CHAPTERS.items():
+        module = f"minipaged.{name}"
+        if lesson == exercise.lesson and module in kept:
+            texts[module] = only(texts[module], kept[module])
+        elif lesson == exercise.lesson:
             del texts[module]
-    texts = {module: without_imports_of(text, set(texts)) for module, text in texts.items()}
-    paths = {f"{module.replace('.', '/')}.py": text for module, text in texts.items()}
-    return {"minipaged/__init__.py": _INIT, **paths}
-
-
-def lesson_of(text: str) -> str | None:
-    """The number in a module's first line, "04"; None where it names no lesson."""
-    found = re.match(r'[ru]*"""Lesson (\d+):', text)
-    return f"{int(found[1]):02d}" if found else None
+    seen = {"minipaged/__init__.py": _INIT}
+    for folder in ("given", "interpreter"):
+        for file in sorted(PACKAGE.glob(f"{folder}/*.py")):
+            seen[f"minipaged/{folder}/{file.name}"] = file.read_text(encoding="utf-8")
+    return seen | {f"{module.replace('.', '/')}.py": text for module, text in texts.items()}
 
 
 def without(text: str, exercise: Exercise) -> str:
@@ -66,134 +67,51 @@ def without(text: str, exercise: Exercise) -> str:
     return "\n".join(lines)
 
 
-def roots(exercise: Exercise, texts: dict[str, str]) -> set[tuple[str, str]]:
-    """What is shown of the exercise's lesson: (module, name) pairs."""
-    found: set[tuple[str, str]] = {(exercise.module, exercise.name)}
-    for other in catalogue().values():
-        if other.id == exercise.id:
-            break
-        found.add((other.module, other.name))
-    original = (ROOT / f"{exercise.module.replace('.', '/')}.py").read_text(encoding="utf-8")
-    node = find_definition(ast.parse(original), exercise.name)
-    assert node is not None
-    own = {*definitions(original), *imports(ast.parse(original))}
-    found |= {(exercise.module, name) for name in mentioned(node) & own}
-    for module in texts:
-        for name in targets(exercise.lesson, module):
-            found.add((module, name))
-    return found | used_before(exercise)
-
-
-def targets(lesson: str, module: str) -> set[str]:
-    """The names of a module that the checks of a lesson call for: "minipaged.x:Name"."""
-    file = ROOT / "minipaged" / "course" / "checks" / f"lesson_{lesson}.py"
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
-    return set(re.findall(rf'"{re.escape(module)}:(\w+)', text))
-
-
-def used_before(exercise: Exercise) -> set[tuple[str, str]]:
-    """What the lesson's own cells import of the package and use before an exercise."""
-    found: set[tuple[str, str, str]] = set()
-    used: set[str] = set()
-    for fence in read_lesson(exercise.file).fences:
-        if fence.line >= exercise.line:
-            break
-        for node in ast.parse(plain_python(fence.code)).body:
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minipaged."):
-                found |= {(node.module or "", a.name, a.asname or a.name) for a in node.names}
-            else:
-                used |= mentioned(node)
-    return {(module, name) for module, name, local in found if local in used}
-
-
-def definitions(text: str) -> dict[str, Definition]:
-    """The top-level functions and classes of a module."""
-    return {node.name: node for node in ast.parse(text).body if isinstance(node, Definition)}
-
-
-def bound(node: ast.stmt) -> set[str]:
-    """The names that a top-level statement binds, unless it is an import."""
-    if isinstance(node, Definition):
-        return {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return set()
-    names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
-
-
-def mentioned(node: ast.AST) -> set[str]:
-    """Every name in a piece of code, quoted annotations included."""
-    found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    for part in ast.walk(node):
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            if part.value.isidentifier():
-                found.add(part.value)
-    return found
-
-
 def reach(texts: dict[str, str], start: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     """Everything that some names need, however deep: names by module.
 
-    Statements that bind nothing, which run when a module is imported, need what they mention.
+    Statements that bind nothing, which run when a module is imported, need what they use.
+
+    Args:
+        texts: the modules that there are.
+        start: (module, name) pairs; those of other modules do not count.
     """
-    trees = {module: ast.parse(text) for module, text in texts.items()}
-    sources = {module: imports(tree) for module, tree in trees.items()}
+    bodies = {
+        module: [(node, global_names(node)) for node in ast.parse(text).body]
+        for module, text in texts.items()
+    }
     kept: dict[str, set[str]] = {}
     waiting = [pair for pair in start if pair[0] in texts]
     while waiting:
         module, name = waiting.pop()
-        if module not in kept:
-            kept[module] = set()
-            for node in trees[module].body:
-                if not bound(node) and not isinstance(node, ast.ImportFrom):
-                    waiting += [(module, used) for used in mentioned(node)]
-        if name in kept[module]:
+        first = module not in kept
+        if name in kept.setdefault(module, set()):
             continue
         kept[module].add(name)
-        for node in trees[module].body:
-            if name in bound(node):
-                waiting += [(module, used) for used in mentioned(node)]
-        if name in sources[module] and sources[module][name][0] in texts:
-            waiting.append(sources[module][name])
+        for node, names in bodies[module]:
+            if name in names.bound or (first and not names.bound):
+                waiting += [(module, used) for used in names.used]
+                for there, original, local in imports(node, "minipaged"):
+                    if local == name and there in texts:
+                        waiting.append((there, original))
     return kept
 
 
-def imports(tree: ast.Module) -> dict[str, tuple[str, str]]:
-    """The names that a module imports from the package: name -> (module, name there)."""
-    found = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 1:
-            for alias in node.names:
-                place = f"minipaged.{node.module or alias.name}"
-                found[alias.asname or alias.name] = (place, alias.name if node.module else "")
-    return found
-
-
 def only(text: str, names: set[str]) -> str:
-    """A module's text without the definitions and constants that are not among some names, and
-    without the imports from the package that nothing needs any more."""
+    """A module's text without the definitions, the constants and the imports from the package that
+    are not among some names."""
     lines = text.split("\n")
     for node in reversed(ast.parse(text).body):
-        if bound(node) and not bound(node) & names:
-            first = min(item.lineno for item in (node, *getattr(node, "decorator_list", [])))
-            del lines[first - 1 : node.end_lineno]
-    rest = ast.parse("\n".join(lines))
-    used = {name for node in rest.body for name in mentioned(node)} | names
-    return _drop_aliases("\n".join(lines), lambda module, name: name in used)
-
-
-def without_imports_of(text: str, there: set[str]) -> str:
-    """A module's text without imports from modules of the package that are not there."""
-    return _drop_aliases(text, lambda module, name: f"minipaged.{module}" in there)
-
-
-def _drop_aliases(text: str, keep: Callable[[str, str], bool]) -> str:
-    lines = text.split("\n")
-    for node in reversed(ast.parse(text).body):
-        if not (isinstance(node, ast.ImportFrom) and node.level == 1 and node.module):
-            continue
-        aliases = [a for a in node.names if keep(node.module, a.asname or a.name)]
-        if len(aliases) < len(node.names):
-            single = ast.ImportFrom(node.module, aliases, 1)
-            lines[node.lineno - 1 : node.end_lineno] = [ast.unparse(single)] if aliases else []
+        first = min(item.lineno for item in (node, *getattr(node, "decorator_list", [])))
+        left: list[str] | None = None
+        if isinstance(node, ast.ImportFrom) and node.level:
+            aliases = [a for a in node.names if (a.asname or a.name) in names]
+            if len(aliases) < len(node.names):
+                single = ast.ImportFrom(node.module, aliases, node.level)
+                left = [ast.unparse(single)] if aliases else []
+        elif not isinstance(node, ast.Import | ast.ImportFrom):
+            bound = global_names(node).bound
+            left = [] if bound and not bound & names else None
+        if left is not None:
+            lines[first - 1 : node.end_lineno] = left
     return "\n".join(lines)
