@@ -9,14 +9,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from minipaged.course.authoring import builder
-from minipaged.course.authoring import lesson_text
+from minipaged.course.authoring import builder, lesson_text
 from minipaged.course.authoring.builder import as_text, build_lesson, check, main, render, write
 from minipaged.course.authoring.cutting import cut
 from minipaged.course.authoring.execution import WIDGET, CellFailed, execute, refuse_outputs
 from minipaged.course.authoring.lesson_text import SourceError, read_course, read_lesson
-from minipaged.course.kit.catalogue import LESSONS, SOLUTIONS, Lesson, Prediction
 from minipaged.course.authoring.reading import free_names, leaks, reached_files
+from minipaged.course.kit.catalogue import LESSONS, SOLUTIONS, Lesson, Prediction
 
 POOL = '''"""Lesson 4: a pool."""
 
@@ -635,32 +634,46 @@ def test_a_solution_line_is_found_in_metadata_outputs_and_attachments(source: Pa
 
 def test_a_solution_depends_on_the_modules_its_cells_reach(tmp_path: Path) -> None:
     source = project(tmp_path)
-    course = tmp_path / "minipaged" / "course"
-    for name in ("checking", "builder", "checks/lesson_04", "checks/lesson_05", "grading/judge"):
-        file = course / f"{name}.py"
+    package = tmp_path / "minipaged"
+    for name, text in {
+        "course/__init__": "from .notebook.checking import check\n",
+        "course/notebook/checking": "def check():\n    from ...unused import X\n",
+        "course/authoring/builder": "",
+        "course/lessons/lesson_04/checks": "",
+        "course/lessons/lesson_04/figures": "from ..lesson_03.figures import arrow\n",
+        "course/lessons/lesson_03/figures": "",
+        "course/lessons/lesson_03/checks": "",
+    }.items():
+        file = package / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("from ..unused import X\n" if name == "checking" else "")
-    (course / "__init__.py").write_text("")
+        file.write_text(text)
+    (package / "data").mkdir(exist_ok=True)
+    (package / "data" / "catalogue.json").write_text("{}")
+    (package / "data" / "model").write_text("")
 
     def names(*cells: str) -> list[str]:
         files = reached_files(tmp_path, "04", cells)
-        return [file.relative_to(tmp_path / "minipaged").as_posix() for file in files]
+        return [file.relative_to(package).as_posix() for file in files]
 
-    assert names("import math") == []
+    assert names("import math") == ["data/model"]
     assert names("%pip list\nfrom minipaged.pool import Pool") == [
         "__init__.py",
         "base.py",
+        "data/model",
         "pool.py",
     ]
     assert names("from minipaged.course import check") == [
         "__init__.py",
         "course/__init__.py",
-        "course/checking.py",
-        "course/checks/lesson_04.py",
+        "course/lessons/lesson_03/figures.py",
+        "course/lessons/lesson_04/checks.py",
+        "course/lessons/lesson_04/figures.py",
+        "course/notebook/checking.py",
+        "data/model",
         "unused.py",
     ]
-    (course / "mine.py").write_text("x =\n")
-    with pytest.raises(SourceError, match=r"minipaged/course/mine\.py:1: invalid syntax"):
+    (package / "course" / "lessons" / "lesson_04" / "checks.py").write_text("x =\n")
+    with pytest.raises(SourceError, match=r"lesson_04/checks\.py:1: invalid syntax"):
         names("from minipaged.course import check")
     before = render(read_lesson(source)).solved.metadata.minipaged.built_from
     (tmp_path / "minipaged" / "unused.py").write_text("X = 1\n")

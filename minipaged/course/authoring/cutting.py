@@ -1,7 +1,7 @@
 """Take an object's source text out of a module, and cut the bodies that a learner writes.
 
 Everything is cut as text: unparsing a syntax tree would lose comments and layout. The tree only
-says where things stand.
+says where things are.
 """
 
 import ast
@@ -10,8 +10,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-Definition = Function | ast.ClassDef
+from ..kit.source import Function, Named, find_definition
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +30,7 @@ class Cut:
     removed: tuple[tuple[int, str], ...]
 
 
-def find_definition(tree: ast.Module, name: str) -> Definition | None:
-    """The last top-level function or class of that name."""
-    found = [node for node in tree.body if isinstance(node, Definition) and node.name == name]
-    return found[-1] if found else None
-
-
-def methods(node: Definition, name: str) -> list[Function]:
+def methods(node: Named, name: str) -> list[Function]:
     """Every method of that name: a property has a getter and perhaps a setter."""
     return [item for item in node.body if isinstance(item, Function) and item.name == name]
 
@@ -72,7 +65,7 @@ def cut(text: str, name: str, todo: Sequence[str] = ()) -> Cut:
     return Cut(first, source, stub, tuple(sorted(removed)))
 
 
-def _last_line(lines: list[str], node: Definition) -> int:
+def _last_line(lines: list[str], node: Named) -> int:
     """The last line of a definition, comments at the end of its body included."""
     last = node.end_lineno or node.lineno
     for line in range(last + 1, len(lines) + 1):
@@ -84,11 +77,11 @@ def _last_line(lines: list[str], node: Definition) -> int:
 
 
 def _column(node: ast.stmt) -> int:
-    return node.col_offset  # in bytes; before a statement stands white space only
+    return node.col_offset  # in bytes; only white space comes before a statement
 
 
 def _body_start(lines: list[str], function: Function) -> tuple[int, int, str]:
-    """Line and column behind the docstring or else the signature; what joins a statement there."""
+    """Line and column after the docstring or else the signature; what joins a statement there."""
     line, column = _signature_end(lines, function)
     first = function.body[0]
     same_line = first.lineno == line
@@ -101,7 +94,7 @@ def _body_start(lines: list[str], function: Function) -> tuple[int, int, str]:
 
 
 def _signature_end(lines: list[str], function: Function) -> tuple[int, int]:
-    """Line and column, in characters, behind the signature's colon."""
+    """Line and column, in characters, after the signature's colon."""
     depth = 0
     for token in tokens("\n".join(lines[function.lineno - 1 :])):
         if token.string in ("(", "[", "{"):

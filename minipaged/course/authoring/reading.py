@@ -1,4 +1,4 @@
-"""What the builder reads in code: names, imports, and solution lines that a lesson still holds."""
+"""What the builder reads in code: names, imports, and solution lines that a lesson still has."""
 
 import ast
 import re
@@ -15,16 +15,6 @@ from .cutting import Cut, tokens
 from .lesson_text import SourceError, module_file
 
 PACKAGE = "minipaged"
-# Files of the course that no cell runs, unless a cell or another file imports them.
-BUILD_ONLY = (
-    "bench.py",
-    "builder.py",
-    "cli.py",
-    "cutting.py",
-    "execution.py",
-    "installing.py",
-    "reading.py",
-)
 LEAK_LENGTH = 20  # characters of a line; shorter ones say too little
 
 _IPYTHON = {"display", "get_ipython"}
@@ -52,51 +42,42 @@ def free_names(code: str) -> Names:
 def reached_files(root: Path, lesson: str, cells: Iterable[str]) -> list[Path]:
     """Every file of the package that a notebook's cells can reach, data included.
 
-    The course loads its own modules by name, when they are used, so one import of it reaches all
-    of them; of the files of single lessons those up to this one.
+    That is what they import, however deep; and once they import the course, the lesson's own
+    modules, which it finds by the lesson's number. The catalogue does not count: it changes with
+    every word of any lesson.
     """
     package = root / PACKAGE
-    files = {file for file in package.glob("data/**/*") if file.is_file()}
-    waiting = [name for cell in cells for name in _imports(plain_python(cell), "")]
+    data = package.glob("data/**/*")
+    files = {file for file in data if file.is_file() and file.name != "catalogue.json"}
+    waiting = [module for cell in cells for module in _imported(plain_python(cell), "")]
     seen: set[str] = set()
     while waiting:
         module = waiting.pop()
         if module in seen or module.split(".")[0] != PACKAGE:
             continue
         seen.add(module)
-        waiting.append(module.rpartition(".")[0])
+        above = module.rpartition(".")[0]
+        waiting.append(above)
         if module == f"{PACKAGE}.course":
-            waiting += _course_modules(package / "course", lesson)
+            own = f"lessons/lesson_{lesson}"
+            waiting += [
+                f"{module}.{own.replace('/', '.')}.{file.stem}"
+                for file in (package / "course" / own).glob("*.py")
+            ]
         if file := module_file(root, module):
             files.add(file)
-            inside = module if file.name == "__init__.py" else module.rpartition(".")[0]
+            inside = module if file.name == "__init__.py" else above
             try:
-                waiting += _imports(file.read_text(encoding="utf-8"), inside)
+                waiting += _imported(file.read_text(encoding="utf-8"), inside)
             except SyntaxError as error:
                 raise SourceError(file, error.lineno or 1, error.msg, root) from None
     return sorted(files)
 
 
-def _course_modules(course: Path, lesson: str) -> Iterator[str]:
-    for file in sorted(course.glob("**/*.py")):
-        parts = file.relative_to(course).with_suffix("").parts
-        number = re.fullmatch(r"lesson_(\d\d).*", parts[-1])
-        if file.name in BUILD_ONLY or "grading" in parts or (number and number[1] > lesson):
-            continue
-        yield ".".join((PACKAGE, "course", *parts)).removesuffix(".__init__")
-
-
-def _imports(code: str, package: str) -> Iterator[str]:
+def _imported(code: str, package: str) -> Iterator[str]:
     """Modules that a text imports, those that `from x import y` may mean included."""
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")
-            prefix = above[: len(above) - node.level + 1] if node.level else []
-            base = ".".join([*prefix, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+    for module, name, _ in imports(ast.parse(code), package):
+        yield from (module, f"{module}.{name}")
 
 
 # ------------------------------------------------------------------------------------- leaks
@@ -104,7 +85,7 @@ def _imports(code: str, package: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A solution line in a lesson: where it stands, whose it is, and its text."""
+    """A solution line in a lesson: where it is, whose it is, and its text."""
 
     cell_id: str | None  # None: in the notebook's own metadata
     place: str
@@ -114,7 +95,7 @@ class Leak:
 
 
 def leaks(lesson: NotebookNode, cuts: dict[str, Cut]) -> list[Leak]:
-    """Lines of cut bodies that stand somewhere in the lesson's notebook.
+    """Lines of cut bodies that are somewhere in the lesson's notebook.
 
     A line does not count when it is short, or when the uncut code of the exercises has it too, as
     code: a comment or a docstring gives nothing free.

@@ -92,12 +92,10 @@ def imports(tree: ast.AST, package: str = "") -> Iterator[tuple[str, str, str]]:
             yield from ((module, alias.name, alias.asname or alias.name) for alias in node.names)
 
 
-def find_definition(tree: ast.Module, name: str) -> ast.FunctionDef | ast.ClassDef | None:
+def find_definition(tree: ast.Module, name: str) -> Named | None:
     """The last top-level function or class of that name."""
-    for node in reversed(tree.body):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return node
-    return None
+    found = [node for node in tree.body if isinstance(node, Named) and node.name == name]
+    return found[-1] if found else None
 
 
 # ------------------------------------------------------------------------------------- cells
@@ -186,8 +184,9 @@ class ParsedCell:
                 self.odd.append((node.lineno, error))
 
     def defined(self, name: str) -> ast.FunctionDef | ast.ClassDef | None:
-        """The last top-level function or class of that name."""
-        return find_definition(self.tree, name) if self.tree else None
+        """The last top-level function or class of that name; an async one does not count."""
+        node = find_definition(self.tree, name) if self.tree else None
+        return None if isinstance(node, ast.AsyncFunctionDef) else node
 
 
 Cells = Iterable[str | ParsedCell]
