@@ -27,6 +27,13 @@ CHAPTERS = {
 }
 
 
+def mine_folder() -> Path:
+    """Where the learner's modules are: `mine/` in the project's root; where the package is installed
+    without the project, in the working directory."""
+    root = Path(__file__).resolve().parent.parent
+    return (root if (root / "lessons").is_dir() else Path.cwd()) / "mine"
+
+
 def use_mine(folder: str | Path | None = None) -> None:
     """Put the learner's own modules before the course's.
 
@@ -34,7 +41,7 @@ def use_mine(folder: str | Path | None = None) -> None:
     modules. With the environment variable MINIPAGED_MINE=off it does nothing and says so.
 
     Args:
-        folder: where the modules are; None is `mine/` in the project's root.
+        folder: where the modules are; None is `mine_folder()`.
 
     Raises:
         FileNotFoundError: there is no such folder, or no module in it.
@@ -43,8 +50,7 @@ def use_mine(folder: str | Path | None = None) -> None:
     if os.environ.get("MINIPAGED_MINE") == "off":
         print("MINIPAGED_MINE=off: the course's own modules are used")
         return
-    root = Path(__file__).resolve().parent.parent
-    mine = root / "mine" if folder is None else Path(folder).resolve()
+    mine = Path(folder or mine_folder()).resolve()
     names = sorted(path.stem for path in mine.glob("*.py") if path.stem != "__init__")
     if not names:
         raise FileNotFoundError(

@@ -9,8 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from minipaged.course.kit.catalogue import ROOT, Exercise
 
+from minipaged.course.kit.catalogue import ROOT, Exercise
 from minipaged.course.kit.source import Extracted, extract
 from minipaged.course.notebook import mine
 
@@ -51,8 +51,11 @@ def exercise(exercise_id: str = "04.2", name: str = "slot_of", module: str = "mi
         level="easy",
         points=1,
         title=name,
-        file=ROOT / "lessons" / "source" / "04_none.md",
-        line=1,
+        holds="",
+        hints=(),
+        rules={},
+        mistakes={},
+        shown=(),
     )
 
 
@@ -138,6 +141,19 @@ def test_annotations_that_are_not_evaluated_stay_so():
     assert splice(*cells, "def slot_of(ids: Later, idx):\n    return late(0)", text=text)
     with pytest.raises(ValueError, match="another last"):
         splice("if True:\n    def last(): pass", "def slot_of(ids, idx):\n    return last()")
+
+
+def test_a_star_import_comes_along():
+    text = splice("from math import *", "def slot_of(ids, idx): return floor(ids[idx] / 2)")
+    assert space_of(text)["last"]() == 4
+
+
+def test_a_helper_that_counts_in_a_global_may_serve_two_exercises():
+    counter = "COUNT = 0\ndef helper():\n    global COUNT\n    COUNT += 1\n    return COUNT"
+    once = splice(counter, "def slot_of(ids, idx): return helper()")
+    pool = exercise("04.1", "Pool")
+    twice = splice(counter, "class Pool:\n    first = helper()", text=once, of=pool)
+    assert space_of(twice)["Pool"].first == 1
 
 
 def test_imports_of_the_module_itself_are_left_out():

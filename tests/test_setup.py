@@ -10,11 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from minipaged.course.kit.catalogue import ROOT
 from packaging.requirements import Requirement
 
 from minipaged.course import cli, installing
-from minipaged.course.authoring.lesson_text import lesson_files
+from minipaged.course.kit.catalogue import ROOT, course
 from minipaged.course.notebook import doctor as diagnosis
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -166,12 +165,10 @@ def test_readme_names_no_verb_or_command_that_there_is_not() -> None:
 
 
 def test_readme_has_a_row_for_each_lesson() -> None:
-    for file in lesson_files():
-        text = file.read_text()
-        title = re.search(r"^# \d+ · (.+)$", text, re.MULTILINE)[1]
-        minutes = re.search(r"\*\*Time\*\* (\d+) minutes", text)[1]
-        row = rf"\| \[0?{int(file.stem[:2])}[^|]*\]\(lessons/{file.stem}\.ipynb\) \| {re.escape(title)}"
-        assert re.search(rf"{row}[^|]*\|[^|]*\| {minutes} \|", README), file.stem
+    for lesson in course().lessons:
+        link = rf"\[0?{int(lesson.id)}[^|]*\]\(lessons/{lesson.notebook}\.ipynb\)"
+        row = rf"\| {link} \| {re.escape(lesson.title)}[^|]*\|[^|]*\| {lesson.minutes} \|"
+        assert re.search(row, README), lesson
 
 
 def test_readme_points_at_files_that_are_there() -> None:

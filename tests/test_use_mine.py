@@ -134,25 +134,31 @@ def test_no_folder_or_no_module_says_that_no_exercise_has_been_passed(mine, stat
     assert "no exercise has been passed yet" in done.stderr
 
 
-def test_without_a_folder_it_is_mine_beside_the_package(mine):
-    package = mine.parent / "minipaged"
-    package.mkdir()
+@pytest.mark.parametrize("project", [True, False])
+def test_without_a_folder_it_is_that_of_the_project_or_of_the_working_directory(mine, project):
+    root = mine.parent if project else mine.parent / "installed"
+    package = root / "minipaged"
+    package.mkdir(parents=True)
     (package / "__init__.py").write_text((PROJECT / "minipaged" / "__init__.py").read_text())
     (package / "paging.py").write_text("PageTable = None\n")
+    move = ""
+    if project:
+        (root / "lessons").mkdir()
+        move = f"import os\nos.chdir({str(root / 'lessons')!r})\n"
     done = run(
-        "minipaged.use_mine()\nimport minipaged.block_table\nprint(minipaged.block_table.__file__)",
+        f"{move}minipaged.use_mine()\n"
+        "import minipaged.block_table\nprint(minipaged.block_table.__file__)",
         mine,
-        PYTHONPATH=str(mine.parent),
+        PYTHONPATH=str(root),
     )
     assert done.stdout.split("\n")[1] == str(mine / "block_table.py")
 
 
-def test_the_embedded_model_is_found_from_the_learners_model(mine):
-    for name in ("model.py", "checkpoint.py"):
-        (mine / name).write_text((PROJECT / "minipaged" / name).read_text())
+def test_the_given_model_is_found_from_the_learners_module(mine):
+    (mine / "generation.py").write_text((PROJECT / "minipaged" / "generation.py").read_text())
     done = run(
-        "minipaged.use_mine(mine)\nimport minipaged.model\n"
-        "print(minipaged.model.__file__)\nprint(minipaged.model.Model.load().config.num_layers)",
+        "minipaged.use_mine(mine)\nimport minipaged.generation as own\n"
+        "print(own.__file__)\nprint(own.Model.load().config.num_layers)",
         mine,
     )
-    assert done.stdout.split("\n")[1:3] == [str(mine / "model.py"), "4"]
+    assert done.stdout.split("\n")[1:3] == [str(mine / "generation.py"), "4"]

@@ -1,4 +1,4 @@
-"""`minipaged doctor`: is everything here that the course needs, and does it work?"""
+"""`minipaged doctor`: is everything installed that the course needs, and does it work?"""
 
 import importlib
 import importlib.util
@@ -109,5 +109,5 @@ def doctor() -> bool:
     for name, is_well, line in findings():
         print(f"{'ok     ' if is_well else 'TROUBLE'} {name:9} {line}")
         well = well and is_well
-    print("All is well." if well else "Mend what is marked TROUBLE, then run this again.")
+    print("All is well." if well else "Fix what is marked TROUBLE, then run this again.")
     return well

@@ -1,8 +1,8 @@
-"""The learner's own package, growing: `mine/` at the root of the project.
+"""The learner's own package, growing: `mine/`, at the root of the project where there is one.
 
 A module there is the package's module with the learner's accepted definitions, and the helpers
-they need, in the place of the course's. `minipaged.use_mine()` makes the package use them. The
-record of what was passed and predicted lies beside them. MINIPAGED_MINE=off switches all of it off.
+they need, in place of the course's. `minipaged.use_mine()` makes the package use them. The
+record of what was passed and predicted is kept beside them. MINIPAGED_MINE=off turns all of it off.
 """
 
 import ast
@@ -12,10 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..kit.catalogue import ROOT, Exercise
-from ..kit.source import FUTURE, Extracted, Named, branches
+from minipaged import mine_folder
 
-FOLDER = ROOT / "mine"
+from ..kit.catalogue import ROOT, Exercise
+from ..kit.source import FUTURE, Extracted, Named, find_definition, global_names
+
+FOLDER = mine_folder()
 
 
 def enabled() -> bool:
@@ -76,8 +78,8 @@ def accept(exercise: Exercise, extracted: Extracted) -> list[str]:
     """
     if not enabled():
         return []
-    path = FOLDER / Path(*exercise.module.split(".")[1:]).with_suffix(".py")
-    original = (ROOT / Path(*exercise.module.split(".")).with_suffix(".py")).read_text("utf-8")
+    path = FOLDER / f"{exercise.module.partition('.')[2]}.py"
+    original = (ROOT / "minipaged" / path.name).read_text("utf-8")
     text = path.read_text("utf-8") if path.exists() else original
     try:
         spliced = splice(text, exercise, extracted, original)
@@ -88,7 +90,7 @@ def accept(exercise: Exercise, extracted: Extracted) -> list[str]:
     if spliced is None:
         return [f"  It is the same code as the course's, so mine/{path.name} needs no change."]
     write_atomically(path, spliced)
-    return [f"  It joined mine/{path.relative_to(FOLDER)}."]
+    return [f"  It joined mine/{path.name}."]
 
 
 def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -> str | None:
@@ -104,7 +106,7 @@ def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -
     Raises:
         ValueError: when a helper has the name of something else in the module.
     """
-    if dump(definition(original, exercise.name)) == dump(ast.parse(extracted.target).body[0]):
+    if same(definition(original, exercise.name), ast.parse(extracted.target).body[0]):
         return None
     begin, end = f"# yours: {exercise.id}", f"# end of {exercise.id}"
     lines = text.removesuffix("\n").split("\n")
@@ -113,22 +115,22 @@ def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -
             raise ValueError(f"its line {begin!r} has no line {end!r}.")
         first, last = lines.index(begin), lines.index(end)
     else:
-        node = definition(text, exercise.name)
-        starts = [node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]
-        first, last = min(starts) - 1, (node.end_lineno or node.lineno) - 1
-    rest = "\n".join(lines[:first] + lines[last + 1 :])
-    standing = {name: node for node in ast.parse(rest).body for name in names_bound(node)}
-    taken = set(standing)
+        old = definition(text, exercise.name)
+        starts = [old.lineno, *(d.lineno for d in old.decorator_list)]
+        first, last = min(starts) - 1, (old.end_lineno or old.lineno) - 1
+    rest = ast.parse("\n".join(lines[:first] + lines[last + 1 :]))
+    taken = {name: node for node in rest.body for name in global_names(node).bound}
     imports, helpers = [], []
     for need in extracted.needs:
         if need == FUTURE:
             continue
         node = ast.parse(need).body[0]
-        known = names_bound(node) <= taken
+        bound = global_names(node).bound
         if isinstance(node, ast.Import | ast.ImportFrom):
+            known = bound and bound <= taken.keys()  # a star import names nothing
             if not known and getattr(node, "module", "") != exercise.module:
                 imports.append(need)
-        elif clash := sorted(n for n in names_bound(node) & taken if not alike(standing[n], node)):
+        elif clash := sorted(n for n in bound & taken.keys() if not same(taken[n], node)):
             names = ", ".join(clash)
             raise ValueError(f"{exercise.module} has another {names}: rename yours, check again.")
         else:
@@ -141,31 +143,14 @@ def splice(text: str, exercise: Exercise, extracted: Extracted, original: str) -
     return "\n".join(lines) + "\n"
 
 
-def definition(text: str, name: str) -> ast.stmt:
-    """The top-level function or class of that name."""
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return node
-    raise ValueError(f"no {name} in the module")
+def definition(text: str, name: str) -> Named:
+    """The top-level function or class of that name; ValueError where there is none."""
+    node = find_definition(ast.parse(text), name)
+    if node is None:
+        raise ValueError(f"the module has no {name}.")
+    return node
 
 
-def alike(one: ast.AST, other: ast.AST) -> bool:
+def same(one: ast.AST, other: ast.AST) -> bool:
     """Whether two definitions differ in their layout only."""
-    return dump(one) == dump(other)
-
-
-def names_bound(node: ast.stmt) -> set[str]:
-    """The names that a top-level statement binds."""
-    if isinstance(node, Named):
-        return {node.name}
-    if isinstance(node, ast.If | ast.Try):
-        return set().union(*map(names_bound, branches(node)))
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {alias.asname or alias.name.split(".")[0] for alias in node.names}
-    stores = (n for n in ast.walk(node) if isinstance(n, ast.Name))
-    return {n.id for n in stores if isinstance(n.ctx, ast.Store)}
-
-
-def dump(node: ast.AST) -> str:
-    """A definition as text that says nothing of its layout."""
-    return ast.dump(node, include_attributes=False)
+    return ast.dump(one) == ast.dump(other)
