@@ -1,7 +1,8 @@
 """Lesson 1: causal grouped-query attention in plain PyTorch.
 
-Follows `model.py`, which uses PyTorch's own kernel. This version is written to be read and is the
-oracle of every later lesson: the caches, the Triton kernels and FlashAttention must agree with it.
+Follows `given/model.py`, which uses PyTorch's own kernel. This version is written to be read, and
+is the oracle of every later lesson: the caches, the Triton kernels and FlashAttention must agree
+with it.
 It leaves out dropout, sliding windows and batches: one sequence at a time, all scores in memory.
 """
 
@@ -20,7 +21,7 @@ def causal_mask(
     Args:
         query_len: number of queries, at most `seq_len`.
         seq_len: number of keys, cached ones included.
-        device: where the mask lies.
+        device: where the mask is made.
 
     Returns:
         bool tensor [query_len, seq_len], True where the query may see the key.
@@ -41,6 +42,7 @@ def group_heads(q: torch.Tensor, num_kv_heads: int) -> torch.Tensor:
 
     Args:
         q: [query_len, num_query_heads, head_dim].
+        num_kv_heads: KV heads, of which num_query_heads is a multiple.
 
     Returns:
         [num_kv_heads, group_size, query_len, head_dim].

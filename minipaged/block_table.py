@@ -133,7 +133,7 @@ class BlockTable:
 
     @classmethod
     def of(cls, block_ids: list[int], num_tokens: int, block_size: int) -> "BlockTable":
-        """A table that stands already.
+        """A table of blocks that have already been taken.
 
         Raises:
             ValueError: when the tokens need more or fewer blocks than there are.

@@ -1,6 +1,6 @@
 """Lesson 0: what the keys and values of a token weigh, and how many of them fit into a memory.
 
-Follows `given/checkpoint.py`, whose sizes of a model they need. Leaves out who uses the memory, which
+Follows `given/checkpoint.py`, which has the sizes of a model. Leaves out who uses the memory, which
 is lessons 2 and 4.
 """
 

@@ -1,8 +1,8 @@
 """Lesson 2: contiguous memory, reserved to the maximum.
 
 Follows `naive_cache.py`: nothing is copied any more, but each request reserves, in one piece, the
-memory that it may need at most. A slab for one request; an arena that many requests share; and a
-report of what the reserved memory is used for. Leaves out the cure, which is lessons 3 and 4.
+memory that it may need at most. A slab for one request, and an arena that many requests share; what
+the reserved memory is used for is in `waste.py`. Leaves out the cure, which is lessons 3 and 4.
 """
 
 import torch
@@ -16,7 +16,7 @@ class ContiguousKVCache:
 
     Attributes:
         k, v: [num_layers, max_seq_len, num_kv_heads, head_dim].
-        num_tokens: tokens announced so far; the slots behind hold nothing of this sequence.
+        num_tokens: tokens announced so far; later slots hold nothing of this sequence.
         start: where the tokens of this forward pass begin.
     """
 
@@ -101,7 +101,7 @@ def merge_hole(holes: list[tuple[int, int]], start: int, size: int) -> None:
     Args:
         holes: (start, size) of each free stretch, by ascending start; changed in place. No two
             holes touch, before or after.
-        start: the first slot that is given back; none of them lies in a hole.
+        start: the first slot that is given back; none of them is in a hole.
         size: how many, at least 1.
     """
     idx = sum(hole_start < start for hole_start, _ in holes)
@@ -138,7 +138,7 @@ class Arena:
 
     @property
     def num_free(self) -> int:
-        """Free slots, wherever they lie."""
+        """Free slots, wherever they are."""
         return sum(size for _, size in self.holes)
 
     def reserve(self, n: int) -> int | None:

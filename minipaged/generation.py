@@ -88,7 +88,7 @@ def generate(
         model: the model.
         prompt: text, or token ids.
         cache: of one sequence; tokens it holds already must be the first ones of the prompt. Its
-            `extend` is called once before each forward pass. None: the whole text is computed anew
+            `extend` is called once before each forward pass. None: the whole text is computed again
             for each token.
         max_new_tokens: at most so many; 0 gives [].
         temperature: 0 takes the likeliest token each time, more draws from the probabilities.

@@ -39,7 +39,7 @@ class NaiveKVCache:
     def append(
         self, layer_idx: int, k: torch.Tensor, v: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keep the keys and values of new tokens behind those of earlier ones, in one layer.
+        """Keep the keys and values of new tokens after those of earlier ones, in one layer.
 
         Args:
             layer_idx: which layer, from 0.

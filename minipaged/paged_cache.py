@@ -1,7 +1,7 @@
 """Lesson 4: a KV cache in blocks, and attention that reads through the block table.
 
 Follows `block_table.py` and `attention.py`. One memory serves all sequences; `slot_mapping` says
-where new tokens are written, `block_tables` where old ones lie. Shapes are the field's:
+where new tokens are written, `block_tables` where old ones are. Shapes are the field's:
 
     k_cache, v_cache   [num_blocks, block_size, num_kv_heads, head_dim], one layer
     slot_mapping       [num_tokens], slot = block_id * block_size + offset, -1 writes nothing
@@ -37,7 +37,7 @@ def write_kv(
         k: [num_tokens, num_kv_heads, head_dim].
         v: like k.
         slot_mapping: int64 [num_tokens], the slot of each token; a token with slot -1 is not
-            written. No slot stands twice.
+            written. No slot appears twice.
 
     Raises:
         ValueError: naming a slot outside the cache. Then nothing has been written.
@@ -58,7 +58,7 @@ def gather_kv(
     Args:
         k_cache: [num_blocks, block_size, num_kv_heads, head_dim], any strides.
         v_cache: like k_cache.
-        block_table: ids of the sequence's blocks. Ids behind those that `seq_len` needs may be
+        block_table: ids of the sequence's blocks. Ids past those that `seq_len` needs may be
             padding and are not looked at.
         seq_len: tokens of the sequence; the rest of its last block is not its own.
 
@@ -83,7 +83,7 @@ def paged_attention_one(
     seq_len: int,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    """Causal attention of one sequence whose keys and values lie in blocks.
+    """Causal attention of one sequence whose keys and values are in blocks.
 
     Args:
         q: [query_len, num_query_heads, head_dim], the sequence's last tokens.
@@ -109,10 +109,10 @@ def paged_attention(
     cu_seqlens_q: torch.Tensor | None = None,
     softmax_scale: float | None = None,
 ) -> torch.Tensor:
-    """Causal attention of a batch whose keys and values lie in blocks.
+    """Causal attention of a batch whose keys and values are in blocks.
 
     Sequences with one query (decode) are attended together; the others (prefill, chunks of it)
-    one by one. Whatever lies in free blocks, and in slots behind a length, cannot reach the result.
+    one by one. What free blocks hold, or slots past a length, cannot reach the result.
 
     Args:
         q: [num_tokens, num_query_heads, head_dim], the queries of all sequences in a row.
@@ -165,7 +165,7 @@ def copy_blocks(
         copies: (source, destination) block ids; every source is read before anything is written.
 
     Raises:
-        ValueError: naming a block outside the cache, or a destination that stands twice. Then
+        ValueError: naming a block outside the cache, or a destination named twice. Then
             nothing has been copied.
     """
     destinations = [destination for _, destination in copies]
@@ -219,7 +219,7 @@ class PagedKVCache:
     @property
     def num_bytes(self) -> int:
         """Memory reserved for keys and values."""
-        return 2 * len(self.k_cache) * self.k_cache[0].numel() * self.k_cache[0].element_size()
+        return sum(int(cache.nbytes) for cache in self.k_cache + self.v_cache)
 
     def step(
         self,

@@ -26,7 +26,7 @@ class FrameAllocator:
     def __init__(self, num_frames: int, order: list[int] | None = None) -> None:
         self.free_frames = list(range(num_frames)) if order is None else list(order)
         if sorted(self.free_frames) != list(range(num_frames)):
-            raise ValueError(f"order {order} is no arrangement of {num_frames} frames")
+            raise ValueError(f"order {order} does not name each of {num_frames} frames once")
         self.ref_counts = [0] * num_frames
 
     @property
@@ -123,7 +123,7 @@ class AddressSpace:
     (True, True, {0: 3, 1: 1})
     """
 
-    def __init__(self, memory: list, allocator: FrameAllocator, page_size: int) -> None:
+    def __init__(self, memory: list[object], allocator: FrameAllocator, page_size: int) -> None:
         if len(memory) < len(allocator.ref_counts) * page_size:
             raise ValueError(
                 f"{len(allocator.ref_counts)} frames of {page_size} need "
@@ -133,11 +133,11 @@ class AddressSpace:
         self.allocator = allocator
         self.page_table = PageTable(page_size)
 
-    def read(self, virtual_address: int):
+    def read(self, virtual_address: int) -> object:
         """The value at an address; PageFault where nothing was ever written."""
         return self.memory[self.page_table.translate(virtual_address)]
 
-    def write(self, virtual_address: int, value) -> bool:
+    def write(self, virtual_address: int, value: object) -> bool:
         """Write a value; the first touch of a page gives it a frame.
 
         A page whose frame has other owners is made this program's own first (`own_page`).

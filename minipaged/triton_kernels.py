@@ -342,7 +342,7 @@ def merge_splits_kernel(
     is_split, in_head = splits < num_splits, dims < HEAD_DIM
     rows = splits * tl.num_programs(0) + row
     lses = tl.load(lses_ptr + rows, mask=is_split, other=float("-inf"))
-    top = tl.maximum(tl.max(lses, axis=0), -1e30)  # finite, so that -inf - top is no NaN
+    top = tl.maximum(tl.max(lses, axis=0), -1e30)  # finite: -inf - top is not NaN
     weights = tl.exp(lses - top)
     is_cell = is_split[:, None] & in_head[None, :]
     outs = tl.load(outs_ptr + rows[:, None] * HEAD_DIM + dims[None, :], mask=is_cell, other=0.0)

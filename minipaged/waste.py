@@ -1,8 +1,8 @@
 """Lesson 2: what a memory for keys and values is used for, slot by slot, and what is wasted.
 
 Follows `contiguous_cache.py`, whose arena is one of the memories that are compared. Five classes of
-waste, traces of requests, policies of reserving, and a simulation of them. The blocks that it compares
-with are lesson 4's. Leaves out time: a step of the simulation is a token for each running request.
+waste, traces of requests, policies of reserving, and a simulation of them; the blocks among them
+are lesson 4's. Leaves out time: a step of the simulation is a token for each running request.
 """
 
 import math
@@ -105,6 +105,11 @@ class Request:
     prompt_len: int
     output_len: int
 
+    @property
+    def final_len(self) -> int:
+        """Tokens in all, when it ends."""
+        return self.prompt_len + self.output_len
+
 
 def request_trace(
     num_requests: int = 300,
@@ -116,7 +121,9 @@ def request_trace(
     """Requests with log-normal lengths: many short ones, a few long ones, as services see them.
 
     Args:
-        seed: same seed, same trace.
+        num_requests: how many.
+        seed: the same seed gives the same trace.
+        mean_prompt, mean_output: mean lengths in tokens, before they are cut to max_seq_len.
         max_seq_len: no request is longer in all.
     """
     rng = random.Random(seed)
@@ -145,7 +152,7 @@ def reservation_size(request: Request, policy: str, max_seq_len: int) -> int:
         output_len = 1 << (request.output_len - 1).bit_length()
         return min(max_seq_len, request.prompt_len + output_len)
     if policy == "oracle":
-        return request.prompt_len + request.output_len
+        return request.final_len
     raise ValueError(f"no policy {policy!r}; there are maximum, pow2, oracle and paged")
 
 
@@ -192,7 +199,7 @@ class Running:
     @property
     def final_len(self) -> int:
         """Tokens that it will hold at its end."""
-        return self.request.prompt_len + self.request.output_len
+        return self.request.final_len
 
     @property
     def reservation(self) -> Reservation:
@@ -205,6 +212,10 @@ class ContiguousMemory:
 
     def __init__(self, num_slots: int, policy: str, max_seq_len: int) -> None:
         self.arena, self.policy, self.max_seq_len = Arena(num_slots), policy, max_seq_len
+
+    def most(self, request: Request) -> int:
+        """Slots that a request needs at most."""
+        return max(request.final_len, reservation_size(request, self.policy, self.max_seq_len))
 
     def admit(self, request: Request) -> Running | None:
         """Start a request; None when there is no room for it."""
@@ -229,10 +240,14 @@ class ContiguousMemory:
 
 
 class PagedMemory:
-    """Takes a block when a request's last one is full. Blocks fit anywhere, so none is named."""
+    """Takes a block when a request's last one is full. Blocks fit anywhere, so they are counted."""
 
     def __init__(self, num_slots: int, block_size: int) -> None:
         self.block_size, self.num_free = block_size, num_slots // block_size
+
+    def most(self, request: Request) -> int:
+        """Slots that a request needs at most."""
+        return -(-request.final_len // self.block_size) * self.block_size
 
     def admit(self, request: Request) -> Running | None:
         """Start a request; None when there is no room for it."""
@@ -277,18 +292,14 @@ def simulate(
     Raises:
         ValueError: naming a policy that does not exist, or a request that can never fit.
     """
-    paged = policy == "paged"
     memory: ContiguousMemory | PagedMemory = (
         PagedMemory(num_slots, block_size)
-        if paged
+        if policy == "paged"
         else ContiguousMemory(num_slots, policy, max_seq_len)
     )
     for request in requests:
-        final_len = request.prompt_len + request.output_len
-        size = -(-final_len // block_size) * block_size if paged else final_len
-        if not paged:
-            size = max(size, reservation_size(request, policy, max_seq_len))
-        if size > num_slots or final_len > max_seq_len:
+        size = memory.most(request)
+        if size > num_slots or request.final_len > max_seq_len:
             raise ValueError(f"{request} needs {size} slots of {num_slots}: it can never run")
     waiting, running = deque(requests), list[Running]()
     reports, counts, num_steps = list[WasteReport](), list[int](), 0

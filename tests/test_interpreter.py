@@ -268,7 +268,7 @@ def use_hint(x_ptr):
 @pytest.mark.parametrize(
     ("kernel", "error", "says"),
     [
-        (use_atomic, AttributeError, "tl.atomic_add is no part"),
+        (use_atomic, AttributeError, "tl.atomic_add is not in the subset"),
         (use_method, AttributeError, "'.item' of a tile"),
         (use_torch, TypeError, "module torch"),
         (use_builtin, TypeError, r"Python's sum\(\)"),
@@ -492,7 +492,7 @@ def test_the_same_object_compiles_for_gpus_that_are_not_there():
     row_sums[(5,)](*arguments, TILE=16)  # and still runs here
     with pytest.raises(ValueError, match="sm_50"):
         compile_for(row_sums, signature, constexprs, "sm_50")
-    with pytest.raises(ValueError, match=r"\['TILE'\] have neither .* \['nonsense'\] are no"):
+    with pytest.raises(ValueError, match=r"\['TILE'\] have neither .* \['nonsense'\] are not"):
         compile_for(row_sums, signature | {"nonsense": "i32"}, {}, "sm_80")
     assert interpreted(row_sums) is row_sums
 

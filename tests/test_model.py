@@ -345,11 +345,11 @@ def test_config_reads_one_several_or_no_end_tokens(eos, first, further):
         ({"hidden_size": ...}, "hidden_size must be a whole number from 1 up, got None"),
         ({"vocab_size": "many"}, "vocab_size must be .* got 'many'"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be .* got 0"),
-        ({"num_key_value_heads": 3}, "num_query_heads 4 is no multiple of num_kv_heads 3"),
+        ({"num_key_value_heads": 3}, "num_query_heads 4 is not a multiple of num_kv_heads 3"),
         ({"head_dim": 7}, "head_dim 7 is odd"),
         ({"head_dim": "7"}, "head_dim must be .* got '7'"),
         ({"head_dim": ..., "num_attention_heads": 0}, "num_attention_heads must be .* got 0"),
-        ({"head_dim": ..., "num_attention_heads": 3}, "128 is no multiple .* 3"),
+        ({"head_dim": ..., "num_attention_heads": 3}, "128 is not a multiple .* 3"),
     ],
 )
 def test_a_config_that_is_not_computed_here_is_refused_by_name(changes, message):
@@ -396,7 +396,7 @@ def test_a_path_may_be_text_or_a_path(folder, story_model):
 
 
 def test_a_name_on_a_hub_is_not_downloaded():
-    with pytest.raises(FileNotFoundError, match=r"some/llama is no directory.*downloads nothing"):
+    with pytest.raises(FileNotFoundError, match=r"some/llama is not a directory.*downloads nothing"):
         Model.load("some/llama")
 
 
@@ -434,7 +434,7 @@ def test_damaged_weights_are_named(folder, damage):
     path.write_bytes(
         {"cut": whole[:-100], "text": b"version https://git-lfs", "empty": b""}[damage]
     )
-    with pytest.raises(ValueError, match=r"model\.safetensors \(\d+ bytes\) is no whole"):
+    with pytest.raises(ValueError, match=r"model\.safetensors \(\d+ bytes\) is not a whole"):
         Model.load(folder)
 
 
@@ -517,7 +517,7 @@ def test_a_model_without_tokenizer_works_on_token_ids_and_says_what_text_needs(f
 
 def test_a_broken_tokenizer_is_named(folder):
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer\.json"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is not a tokenizer\.json"):
         Model.load(folder).tokenizer.encode("a")
 
 

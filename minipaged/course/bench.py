@@ -4,12 +4,12 @@
                                      [--device cpu] [--dtype float32] [--repeats 21] [--threads 1]
 
 Every contender gets the same queries, keys, values, lengths, mask, scale and dtype, and its result
-is held against the first one's before anything is timed. The contenders take turns, each behind a
+is compared with the first one's before anything is timed. The contenders take turns, each after a
 run of the first one, so that a slow moment of the machine, or what another contender left in its
-caches, meets both of a pair. A ratio is the median, over the turns, of a contender's time divided by
-the first one's right before it. On a CPU a time is the CPU time of the process; on
-a GPU it lies between two events, behind a flush of the L2 cache, and what is compiled or planned
-once is done before.
+caches, affects both of a pair. A ratio is the median, over the turns, of a contender's time divided
+by the first one's right before it. On a CPU a time is the CPU time of the process; on a GPU it is
+the time between two events after a flush of the L2 cache, and what is compiled or planned only once
+is done before.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 
 class GpuClock:
-    """Time between two events, behind a flush of L2; waits for the device at the end only."""
+    """Time between two events, after a flush of L2; waits for the device only at the end."""
 
     def __init__(self) -> None:
         self.flushed = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
@@ -287,8 +287,8 @@ def refuse_unlike(contenders: Sequence[Contender]) -> None:
     Also compiles whatever is compiled at its first use.
     """
     first = contenders[0]
-    due = first.attend()
-    tolerance = {torch.float32: 1e-4, torch.float16: 5e-3}.get(due.dtype, 3e-2)
+    expected = first.attend()
+    tolerance = {torch.float32: 1e-4, torch.float16: 5e-3}.get(expected.dtype, 3e-2)
     for contender in contenders:
         for name in Work.__dataclass_fields__:
             own, other = getattr(contender.work, name), getattr(first.work, name)
@@ -298,20 +298,20 @@ def refuse_unlike(contenders: Sequence[Contender]) -> None:
                     "is not compared"
                 )
         out = contender.attend()
-        if out.dtype != due.dtype or out.shape != due.shape:
+        if out.dtype != expected.dtype or out.shape != expected.shape:
             raise ValueError(
                 f"{contender.name!r} gives {out.dtype} {list(out.shape)}, {first.name!r} gives "
-                f"{due.dtype} {list(due.shape)}: nothing to compare"
+                f"{expected.dtype} {list(expected.shape)}: nothing to compare"
             )
-        if not torch.allclose(out.float(), due.float(), rtol=tolerance, atol=tolerance):
-            off = float((out.float() - due.float()).abs().max())
+        if not torch.allclose(out.float(), expected.float(), rtol=tolerance, atol=tolerance):
+            off = float((out.float() - expected.float()).abs().max())
             raise ValueError(f"{contender.name!r} is off by {off:.3g} from {first.name!r}")
 
 
 def run_case(
     contenders: Sequence[Contender], repeats: int, clock: Callable[..., float] = cpu_seconds
 ) -> list[Row]:
-    """Hold the results against each other, then time them in turns."""
+    """Compare the contenders' results, then time them in turns."""
     if repeats < 2:
         raise ValueError(f"repeats must be at least 2 for a median and its spread, got {repeats}")
     refuse_unlike(contenders)

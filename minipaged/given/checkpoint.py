@@ -1,7 +1,7 @@
-"""Lesson 0: a model's directory: its sizes, its tokenizer, its tensors. Given.
+"""Given: a model's directory: its sizes, its tokenizer, its tensors.
 
-Follows nothing; `model.py` comes next and is the one to read first. Reads what Hugging Face keeps of
-a Llama-shape model: config.json, tokenizer.json, and model.safetensors or its shards. Leaves out
+Reads what Hugging Face keeps of a Llama-shape model: config.json, tokenizer.json, and
+model.safetensors or its shards; `model.py` uses it, and is the one to read first. Leaves out
 downloads, other architectures, scaled RoPE, biases, quantised weights and generation_config.json.
 """
 
@@ -29,7 +29,7 @@ class ModelConfig:
         rms_norm_eps, rope_theta, tie_word_embeddings: as in Hugging Face's config.json.
 
     Raises:
-        ValueError: naming a size below 1, or query heads that are no multiple of the KV heads.
+        ValueError: naming a size below 1, or query heads that are not a multiple of the KV heads.
 
     >>> tiny = ModelConfig(num_layers=2, num_query_heads=6, num_kv_heads=2, head_dim=8,
     ...                    hidden_size=48, vocab_size=100, max_seq_len=64)
@@ -59,7 +59,7 @@ class ModelConfig:
                 raise ValueError(f"{name} must be a whole number from 1 up, got {size!r}")
         if self.num_query_heads % self.num_kv_heads:
             raise ValueError(
-                f"num_query_heads {self.num_query_heads} is no multiple of num_kv_heads "
+                f"num_query_heads {self.num_query_heads} is not a multiple of num_kv_heads "
                 f"{self.num_kv_heads}"
             )
 
@@ -71,28 +71,7 @@ class ModelConfig:
             ValueError: naming what is missing, or what this model does not compute: another
                 architecture or activation, biases, quantised weights, scaled RoPE.
         """
-        if hf_config.get("model_type") != "llama":
-            raise ValueError(
-                f"model_type is {hf_config.get('model_type')!r}: only 'llama' is supported, "
-                "choose a checkpoint of that architecture"
-            )
-        for key, due in (
-            ("hidden_act", "silu"),
-            ("attention_bias", False),
-            ("mlp_bias", False),
-            ("quantization_config", None),
-        ):
-            value = hf_config.get(key)
-            if value is not None and value != due:
-                raise ValueError(f"{key} is {value!r}: only {due!r} is supported")
-        rope: dict[str, Any] = {"rope_theta": hf_config.get("rope_theta")}
-        rope |= hf_config.get("rope_scaling") or {}
-        rope |= hf_config.get("rope_parameters") or {}
-        rope_type = rope.get("rope_type") or rope.get("type") or "default"
-        if rope_type != "default":
-            raise ValueError(
-                f"rope_type is {rope_type!r}: scaled RoPE is not supported, only 'default'"
-            )
+        rope_theta = refuse_unsupported(hf_config)
 
         def required(key: str) -> int:
             value = hf_config.get(key)
@@ -107,7 +86,7 @@ class ModelConfig:
             head_dim = hidden_size // num_query_heads
         else:
             raise ValueError(
-                f"hidden_size {hidden_size} is no multiple of num_attention_heads "
+                f"hidden_size {hidden_size} is not a multiple of num_attention_heads "
                 f"{num_query_heads}, and head_dim is not given"
             )
         if head_dim % 2:
@@ -126,9 +105,37 @@ class ModelConfig:
             eos_token_id=eos_ids[0] if eos_ids else None,
             stop_token_ids=tuple(eos_ids[1:]),
             rms_norm_eps=hf_config.get("rms_norm_eps", 1e-6),
-            rope_theta=rope.get("rope_theta") or 10000.0,
+            rope_theta=rope_theta or 10000.0,
             tie_word_embeddings=bool(hf_config.get("tie_word_embeddings", False)),
         )
+
+
+def refuse_unsupported(hf_config: dict[str, Any]) -> float | None:
+    """Raise ValueError naming what the model does not compute; give back its rope_theta, if any."""
+    if hf_config.get("model_type") != "llama":
+        raise ValueError(
+            f"model_type is {hf_config.get('model_type')!r}: only 'llama' is supported, "
+            "choose a checkpoint of that architecture"
+        )
+    for key, supported in (
+        ("hidden_act", "silu"),
+        ("attention_bias", False),
+        ("mlp_bias", False),
+        ("quantization_config", None),
+    ):
+        value = hf_config.get(key)
+        if value is not None and value != supported:
+            raise ValueError(f"{key} is {value!r}: only {supported!r} is supported")
+    rope: dict[str, Any] = {"rope_theta": hf_config.get("rope_theta")}
+    rope |= hf_config.get("rope_scaling") or {}
+    rope |= hf_config.get("rope_parameters") or {}
+    rope_type = rope.get("rope_type") or rope.get("type") or "default"
+    if rope_type != "default":
+        raise ValueError(
+            f"rope_type is {rope_type!r}: scaled RoPE is not supported, only 'default'"
+        )
+    rope_theta: float | None = rope["rope_theta"]
+    return rope_theta
 
 
 class Tokenizer:
@@ -148,7 +155,7 @@ class Tokenizer:
             try:
                 self._tokenizer = tokenizers.Tokenizer.from_file(str(self.path))
             except Exception as error:
-                raise ValueError(f"{self.path} is no tokenizer.json: {error}") from None
+                raise ValueError(f"{self.path} is not a tokenizer.json: {error}") from None
         return self._tokenizer
 
     def encode(self, text: str) -> list[int]:
@@ -189,8 +196,8 @@ class Checkpoint:
                 self._open_files[path] = safe_open(path, framework="pt")
             except SafetensorError as error:
                 raise ValueError(
-                    f"{path} ({path.stat().st_size} bytes) is no whole safetensors file ({error}): "
-                    "fetch it again; a very small one may be a Git LFS pointer"
+                    f"{path} ({path.stat().st_size} bytes) is not a whole safetensors file "
+                    f"({error}): fetch it again; a very small one may be a Git LFS pointer"
                 ) from None
         return self._open_files[path]
 

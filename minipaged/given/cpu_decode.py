@@ -1,8 +1,8 @@
-"""Lesson 4: decode attention over blocks, made fast on a CPU.
+"""Given: decode attention over blocks, made fast on a CPU.
 
-Follows `block_table.py`; `paged_attention` hands it every sequence that has one query. Given, and
-worth a read after the lesson. Small whole numbers are reckoned in NumPy, where an operation costs a
-fraction of PyTorch's. Leaves out the GPU, where a kernel does better: lesson 5.
+`paged_attention` of lesson 4 hands it every sequence that has one query; worth a read after the
+lesson. Small whole numbers are computed in NumPy, where an operation costs a fraction of PyTorch's.
+Leaves out the GPU, where a kernel does better: lesson 5.
 """
 
 import threading
@@ -33,8 +33,9 @@ def decode_by_pieces(
         k_cache: [num_blocks, block_size, num_kv_heads, head_dim]; quickest where memory holds
             head after head, as in `PagedKVCache`.
         v_cache: like k_cache.
-        block_tables: [num_seqs, max_num_blocks], padded.
+        block_tables: whole numbers [num_seqs, max_num_blocks], padded.
         seq_lens: tokens of each sequence, may be 0.
+        scale: what scores are multiplied by.
 
     Returns:
         float32 [num_seqs, num_query_heads, head_dim]; zeros where seq_len is 0.
@@ -69,8 +70,8 @@ def decode_by_pieces(
             torch.bmm(torch.softmax(scores[0], dim=2), copied(v_rows, *pieces[0]), out=seq_out)
         elif pieces:
             lens = [num_tokens for _, num_tokens in pieces]
-            weights = torch.softmax(torch.cat(scores, dim=2), dim=2).split(lens, dim=2)
-            for piece, part in zip(pieces, weights, strict=True):
+            weights = torch.softmax(torch.cat(scores, dim=2), dim=2)
+            for piece, part in zip(pieces, torch.split(weights, lens, dim=2), strict=True):
                 seq_out.baddbmm_(part, copied(v_rows, *piece))
     return out.view(q.shape)
 
@@ -82,6 +83,9 @@ def cut_pieces(
 
     Args:
         table: int64 [num_kv_heads, max_num_blocks], the rows of each head's blocks.
+        seq_len: tokens of the sequence.
+        block_size: tokens in a block.
+        step: blocks in a piece.
 
     Returns:
         For each piece its rows, int64, head after head; and the tokens that they hold.

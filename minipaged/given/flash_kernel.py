@@ -79,7 +79,7 @@ def flash_forward(
             allowed = allowed & (tokens[None, :] > positions - WINDOW)
         scores = tl.where(allowed, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
-        # a row that has seen no key yet: -inf - -inf would be NaN, but 2**(-inf - 0) is a weight of 0
+        # of a row that has seen no key yet -inf - -inf would be NaN; from 0, its weights are 0
         base = tl.where(new_top == float("-inf"), 0.0, new_top)
         # shrink moves what was summed from the old maximum to the new one
         shrink, weights = tl.exp2(top - base), tl.exp2(scores - base[:, None])

@@ -1,9 +1,9 @@
-"""Lesson 0: the model, given whole.
+"""Given: the model, a decoder of Llama's shape.
 
-Follows `checkpoint.py`, which reads the files. A decoder of Llama's shape (RMSNorm, rotary
-positions, grouped-query attention, SwiGLU), greedy and seeded sampling, and `generate`. The model
-knows one thing of caches, the call `cache.attend(layer_idx, q, k, v)`; the lessons are about what
-stands behind it. Leaves out training, dropout, and batches of prompts (the engine of lesson 7).
+RMSNorm, rotary positions, grouped-query attention, SwiGLU; `checkpoint.py` reads its files, and
+`generation.py` makes text of its logits. The model knows one thing of caches, the call
+`cache.attend(layer_idx, q, k, v)`, and the lessons are about what a cache does when it is called.
+Leaves out training and dropout.
 """
 
 from collections.abc import Sequence
@@ -132,12 +132,12 @@ class Model:
         True
         """
         if dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-            raise ValueError(f"dtype {dtype} is no dtype to compute in: choose torch.float32")
+            raise ValueError(f"the model cannot compute in dtype {dtype}: choose torch.float32")
         folder = Path(str(files("minipaged"))) / "data" if path is None else Path(path)
         if not folder.is_dir():
             raise FileNotFoundError(
-                f"{folder} is no directory: Model.load reads a local Hugging Face Llama directory "
-                "and downloads nothing"
+                f"{folder} is not a directory: Model.load reads a local Hugging Face Llama "
+                "directory and downloads nothing"
             )
         hf_config = read_json(folder / "config.json")
         try:

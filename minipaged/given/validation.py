@@ -23,7 +23,7 @@ def validate_attention_inputs(
         raise ValueError(f"head_dim of q is {q.shape[2]}, of k {k.shape[2]}")
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         raise ValueError(
-            f"num_query_heads {q.shape[1]} is no multiple of num_kv_heads {k.shape[1]}"
+            f"num_query_heads {q.shape[1]} is not a multiple of num_kv_heads {k.shape[1]}"
         )
     if causal and q.shape[0] > k.shape[0]:
         raise ValueError(
@@ -123,6 +123,6 @@ def validate_batch(
 
 
 def validate_window(window: int | None, causal: bool) -> None:
-    """Raise ValueError where a window is no positive number, or nothing is causal."""
+    """Raise ValueError where a window is not a positive number, or attention not causal."""
     if window is not None and (window < 1 or not causal):
         raise ValueError(f"a window is of at least 1 token and causal, got {window}, {causal=}")

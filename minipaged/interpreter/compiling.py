@@ -1,4 +1,4 @@
-"""Lesson 5: compile a kernel for a GPU that need not be there, and read what came out.
+"""Compile a kernel for a GPU that need not be there, and read what came out.
 
 Triton's wheel brings the whole compiler, so a laptop can say how many registers a kernel takes on
 an A100 (sm_80), an H100 or H200 (sm_90) or an MI300 (gfx942), and refuse what the interpreter let
@@ -18,11 +18,26 @@ from typing import Any
 
 import torch
 
+from .kernel import OPTIONS, Kernel, SmallTriton
+from .language import Language
+from .values import DType, constexpr, is_constexpr
+
 TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64",
     torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.bool: "i1",
 }  # fmt: skip
 TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
+# the instructions of `Compiled`: loads, products of matrices, copies into shared memory
+PTX = (
+    r"\bld\.global",
+    r"\b(?:wg)?mma\.(?:sync|mma_async)\.",
+    r"\bcp\.async\.(?:c[ag]|bulk)\.",
+)
+AMDGCN = (
+    r"\b(?:global|buffer|flat)_load_",
+    r"\bv_mfma_",
+    r"\bglobal_load_lds|\bbuffer_load\w* .*\blds",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +84,14 @@ def compile_for(
 
     Args:
         kernel: decorated with `triton.jit`.
-        signature: Triton's type of each parameter that is no constexpr: "*bf16", "i32", "fp32",
-            with ":16" behind it where value or address is a multiple of 16; see `signature_of`.
+        signature: Triton's type of each parameter that is not a constexpr: "*bf16", "i32", "fp32",
+            followed by ":16" where value or address is a multiple of 16; see `signature_of`.
         constexprs: the values of the others.
         target: "sm_80", "sm_90" or "gfx942".
         num_warps, num_stages: as at a launch.
 
     Raises:
-        ValueError: a target that is not known, or parameters that are neither here nor there.
+        ValueError: an unknown target, or parameters without type and value, or of another name.
         ModuleNotFoundError: Triton 3.3 or later is not installed (there is no wheel for macOS).
         RuntimeError: TRITON_INTERPRET=1 is set. Triton's own errors, where it rejects the kernel.
     """
@@ -98,7 +113,8 @@ def compile_for(
     if set(names) != given:
         missing, unknown = sorted(set(names) - given), sorted(given - set(names))
         raise ValueError(
-            f"{function.__name__}: {missing} have neither type nor value, {unknown} are no parameters"
+            f"{function.__name__}: {missing} have neither type nor value, "
+            f"{unknown} are not parameters"
         )
     types = {name: signature.get(name, "constexpr").split(":")[0] for name in names}
     types |= dict.fromkeys(constexprs, "constexpr")
@@ -117,20 +133,9 @@ def compile_for(
     is_amd = target.startswith("gfx")
     text = made.asm["amdgcn" if is_amd else "ptx"]
     registers, spills = amd_resources(text) if is_amd else nvidia_resources(text)
-    counted = (
-        (
-            r"\b(?:global|buffer|flat)_load_",
-            r"\bv_mfma_",
-            r"\bglobal_load_lds|\bbuffer_load\w* .*\blds",
-        )
-        if is_amd
-        else (
-            r"\bld\.global",
-            r"\b(?:wg)?mma\.(?:sync|mma_async)\.",
-            r"\bcp\.async\.(?:c[ag]|bulk)\.",
-        )
+    loads, products, copies = (
+        len(re.findall(pattern, text)) for pattern in (AMDGCN if is_amd else PTX)
     )
-    loads, products, copies = (len(re.findall(pattern, text)) for pattern in counted)
     shared = made.metadata.shared
     return Compiled(
         function.__name__, target, registers, spills, shared, loads, products, copies, text
@@ -140,19 +145,17 @@ def compile_for(
 def signature_of(kernel: Any, *args: Any, **options: Any) -> tuple[dict[str, str], dict[str, Any]]:
     """The signature and constexprs with which a launch `kernel[grid](*args, **options)` compiles.
 
-    An integer 1 becomes a constant, multiples of 16 are marked, as Triton does; a new combination
-    of these is a new compilation.
+    As in Triton, an integer 1 becomes a constant and multiples of 16 are marked; each combination
+    of these is a compilation of its own.
     """
     fn = inspect.signature(kernel.fn)
-    launch = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
-    given = {name: value for name, value in options.items() if name not in launch}
-    bound = fn.bind(*args, **given)
+    bound = fn.bind(*args, **{k: value for k, value in options.items() if k not in OPTIONS})
     bound.apply_defaults()
     signature, constexprs = {}, {}
     for name, value in bound.arguments.items():
         value = getattr(value, "value", value)
-        is_constexpr = "constexpr" in str(fn.parameters[name].annotation)
-        if is_constexpr or value is None or (type(value) is int and value == 1):
+        is_one = type(value) is int and value == 1
+        if is_constexpr(fn.parameters[name].annotation) or value is None or is_one:
             constexprs[name] = value
         elif isinstance(value, torch.Tensor):
             aligned = value.data_ptr() % 16 == 0
@@ -167,51 +170,60 @@ def signature_of(kernel: Any, *args: Any, **options: Any) -> tuple[dict[str, str
     return signature, constexprs
 
 
-def real_kernel(kernel: Any, made: dict[int, Any]) -> Any:
-    """Triton's own jit function of the same Python function, and of those that it calls."""
-    import triton
-    import triton.language as tl
+def real_kernel(kernel: Any, made: dict[Any, Any]) -> Any:
+    """Triton's own jit function of a Python function, and of those that it calls.
+
+    Args:
+        kernel: a jit function, the interpreter's or Triton's own, which is given back as it is.
+        made: those made so far, by Python function; added to.
+    """
     from triton.runtime.jit import JITFunction
 
     if isinstance(kernel, JITFunction):
         return kernel
     fn = kernel.fn
-    if id(fn) in made:
-        return made[id(fn)]
-
-    def translate(item: Any) -> Any:
-        name = type(item).__name__
-        if not type(item).__module__.startswith("minipaged."):
-            return item
-        if name == "Kernel":
-            return real_kernel(item, made)
-        if name == "constexpr":
-            return tl.constexpr(item.value)
-        if name == "DType":
-            return getattr(tl, item.name)
-        return {"Language": tl, "SmallTriton": triton}.get(name, item)
-
+    if fn in made:
+        return made[fn]
     scope: dict[str, Any] = dict(fn.__globals__)
     cells = tuple(CellType() for _ in fn.__closure__ or ())
     copy = FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, cells or None)
     copy.__kwdefaults__, copy.__doc__ = fn.__kwdefaults__, fn.__doc__
     copy.__module__, copy.__qualname__ = fn.__module__, fn.__qualname__
     copy.__annotations__ = {
-        name: "constexpr" if "constexpr" in str(item) else item
+        name: "constexpr" if is_constexpr(item) else item
         for name, item in fn.__annotations__.items()
     }
-    made[id(fn)] = jit = JITFunction(copy)
-    used = set(fn.__code__.co_names)
+    made[fn] = jit = JITFunction(copy)
     for name, item in fn.__globals__.items():
-        if name in used or type(item).__name__ in ("Language", "SmallTriton"):
-            scope[name] = translate(item)
+        # annotations name tl too, and the compiler reads them, but they are not among co_names
+        if name in fn.__code__.co_names or isinstance(item, Language | SmallTriton):
+            scope[name] = real_item(item, made)
     for new, old in zip(cells, fn.__closure__ or (), strict=True):
-        new.cell_contents = translate(old.cell_contents)
+        new.cell_contents = real_item(old.cell_contents, made)
     return jit
 
 
+def real_item(item: Any, made: dict[Any, Any]) -> Any:
+    """Triton's own counterpart of something that a kernel of the interpreter uses."""
+    import triton
+    import triton.language as tl
+
+    match item:
+        case Kernel():
+            return real_kernel(item, made)
+        case constexpr():
+            return tl.constexpr(item.value)
+        case DType():
+            return getattr(tl, item.name)
+        case Language():
+            return tl
+        case SmallTriton():
+            return triton
+    return item
+
+
 def nvidia_resources(ptx: str) -> tuple[int, int]:
-    """Registers of a thread and bytes spilled, as ptxas tells them."""
+    """Registers of a thread and bytes spilled, as ptxas reports them."""
     import triton
 
     arch = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE)
@@ -222,26 +234,20 @@ def nvidia_resources(ptx: str) -> tuple[int, int]:
         source.write_text(ptx)
         for ptxas in (tools / "ptxas", tools / "ptxas-blackwell"):  # the second reads newer PTX
             command = [
-                str(ptxas),
-                "-v",
-                f"--gpu-name={arch[1]}",
-                str(source),
-                "-o",
-                f"{folder}/out",
-            ]
+                str(ptxas), "-v", f"--gpu-name={arch[1]}", str(source), "-o", f"{folder}/out",
+            ]  # fmt: skip
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode == 0:
                 break
         else:
             raise RuntimeError(f"ptxas failed: {run.stderr.strip()}")
-    told = run.stderr
-    registers = re.search(r"Used (\d+) registers", told)
-    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill", told)]
+    registers = re.search(r"Used (\d+) registers", run.stderr)
+    spilled = [int(n) for n in re.findall(r"(\d+) bytes spill", run.stderr)]
     return int(registers[1]) if registers else 0, sum(spilled)
 
 
 def amd_resources(text: str) -> tuple[int, int]:
-    """Vector registers of a thread and bytes spilled, from the metadata behind the code."""
+    """Vector registers of a thread and bytes spilled, from the metadata that follows the code."""
     registers = re.search(r"\.vgpr_count:\s*(\d+)", text)
     spilled = re.search(r"\.vgpr_spill_count:\s*(\d+)", text)
     return int(registers[1]) if registers else 0, 4 * int(spilled[1]) if spilled else 0

@@ -1,6 +1,6 @@
-"""Running a kernel: a copy of it that sees the small language, program by program.
+"""Running a kernel, program by program, as a copy of it that sees the small language.
 
-And the choice, made once, of where `triton` and `tl` come from; see the package.
+Also the choice, made once, of where `triton` and `tl` come from; see the package.
 """
 
 import dis
@@ -17,22 +17,14 @@ from typing import Any
 import torch
 
 from .language import Language, tl_small
-from .memory import (
-    RECORDS,
-    RUNNING,
-    Launch,
-    Memory,
-    MemoryFault,
-    Pointer,
-    running,
-)
-from .values import DType, Value, constexpr, scalar_type, unsupported
+from .memory import RECORDS, RUNNING, Launch, Memory, MemoryFault, Pointer, running
+from .values import DType, Value, constexpr, is_constexpr, scalar_type, unsupported
 
 # --- kernels ---------------------------------------------------------------------------------
 
 
 def bind(launch: Launch, fn: Any) -> FunctionType:
-    """A copy of a jit function that sees the small language, and nothing that kernels can't."""
+    """A copy of a jit function that sees the small language, and nothing that kernels can't use."""
     if fn not in launch.functions:
         names = {step.argval for step in dis.get_instructions(fn) if step.opname == "LOAD_GLOBAL"}
         scope: dict[str, Any] = {"__builtins__": BUILTINS, "__name__": fn.__module__}
@@ -86,7 +78,7 @@ def program_order(seed: int) -> Iterator[None]:
 
 
 def refuse(name: str) -> Callable[..., Any]:
-    """A builtin of Python that kernels have not."""
+    """A builtin of Python that kernels do not have."""
 
     def refused(*args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"Python's {name}() is not available in a kernel")
@@ -94,6 +86,7 @@ def refuse(name: str) -> Callable[..., Any]:
     return refused
 
 
+# of a launch: arguments of the compiler, not of the kernel
 OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 
 
@@ -123,10 +116,10 @@ class Kernel:
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return lambda *args, **kwargs: self.launch(grid, args, kwargs)
 
-    def launch(self, grid: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    def launch(self, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Run every program of the grid, one after the other."""
-        given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
         try:
+            given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
             bound = self.signature.bind(*args, **given)
         except TypeError as error:
             raise TypeError(f"{self.fn.__name__}: {error}") from None
@@ -161,7 +154,7 @@ class Kernel:
 
     def argument(self, name: str, value: Any, annotation: Any) -> Any:
         """What a kernel sees of an argument."""
-        if "constexpr" in str(annotation):
+        if is_constexpr(annotation):
             return value.value if isinstance(value, constexpr) else value
         if isinstance(value, torch.Tensor):
             return Pointer(Memory(name, value), torch.zeros((), dtype=torch.int64))
@@ -224,7 +217,7 @@ def choose() -> tuple[str, Any, Any]:
     import triton as real
     from triton import language
 
-    if asked and type(language.cdiv).__name__ == "JITFunction":
+    if asked and isinstance(language.cdiv, real.JITFunction):
         raise RuntimeError(
             "TRITON_INTERPRET=1 was set after triton had been imported, too late for its own "
             "functions; set it before Python starts"

@@ -1,7 +1,6 @@
-"""Lesson 5: the part of triton.language that the course uses, in PyTorch.
+"""The part of triton.language that the course uses, in PyTorch: `tl` where there is no GPU.
 
-Follows `kernel_memory.py`; `interpreter.py` hands it out as `tl` where there is no GPU. What is not
-here is refused by name.
+What is not here is refused by name.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -159,7 +158,8 @@ class Language:
             return product.to(out_dtype)
         if acc.shape != product.shape:
             raise ValueError(f"acc {list(acc.shape)} must be {list(product.shape)}")
-        return (product + acc).to(acc.dtype)
+        total: Value = product + acc
+        return total.to(acc.dtype)
 
     def maximum(self, a: Any, b: Any) -> Value:
         dtype = common_type(a, b)
@@ -170,7 +170,7 @@ class Language:
         return Value(torch.fmin(as_tensor(a, dtype), as_tensor(b, dtype)), dtype)
 
     def where(self, condition: Any, a: Any, b: Any) -> Value:
-        """Choose element by element; a sum whose loop never ran is still one of Python's numbers."""
+        """Choose element by element; a sum whose loop never ran is still a Python number."""
         dtype = common_type(a, b)
         chosen = as_tensor(condition, INT1).bool()
         return Value(torch.where(chosen, as_tensor(a, dtype), as_tensor(b, dtype)), dtype)

@@ -1,7 +1,7 @@
-"""Lesson 5: the memory that a kernel touches in the interpreter: pointers, faults, the record.
+"""The memory that a kernel touches in the interpreter: pointers, faults, the record.
 
-Follows `kernel_values.py`. A pointer knows its tensor, so that an offset behind the end, or one
-between the rows of a view, is found and named. Leaves out caches and speed.
+A pointer knows its tensor, so that an offset past the end, or one between the rows of a view, is
+found and named. Leaves out caches and speed.
 """
 
 import itertools
@@ -73,7 +73,7 @@ class Memory:
 
     def __init__(self, name: str, tensor: torch.Tensor) -> None:
         if tensor.device.type != "cpu":
-            raise TypeError(f"{name} lies on {tensor.device}; the interpreter reads CPU memory")
+            raise TypeError(f"{name} is on {tensor.device}; the interpreter reads CPU memory")
         if tensor.dtype not in DTYPES:
             raise TypeError(unsupported(f"a tensor of {tensor.dtype} ({name})"))
         self.name, self.tensor, self.element = name, tensor, DTYPES[tensor.dtype]
@@ -158,9 +158,8 @@ class Pointer(Address):
         self.memory, self.offsets = memory, offsets
 
     def __add__(self, other: Any) -> "Pointer":
-        if (isinstance(other, Value) and other.dtype.kind == 2) or isinstance(
-            other, float | Pointer
-        ):
+        is_float = isinstance(other, Value) and other.dtype.kind == 2
+        if is_float or isinstance(other, float | Pointer):
             raise TypeError(f"a pointer moves by integers, not by {other!r}")
         step = other.data.to(torch.int64) if isinstance(other, Value) else other
         return Pointer(self.memory, self.offsets + step)
@@ -168,7 +167,7 @@ class Pointer(Address):
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> "Pointer":
-        return self + (-other)
+        return self.__add__(-other)
 
     def __getitem__(self, key: Any) -> "Pointer":
         return Pointer(self.memory, new_axes(self.offsets, key))
@@ -227,7 +226,7 @@ class Record:
         return [seen for seen in self.accesses if (seen.tensor, seen.kind) == (tensor, kind)]
 
     def indices(self, tensor: str, kind: str = "load") -> torch.Tensor:
-        """int64 [n, dim]: all their elements, in order, one that was touched twice twice."""
+        """int64 [n, dim]: all their elements, in order; one touched twice appears twice."""
         return torch.cat([seen.indices for seen in self.of(tensor, kind)] or [torch.zeros(0, 1)])
 
     def num_bytes(self, tensor: str | None = None, kind: str | None = None) -> int:
@@ -256,7 +255,9 @@ RECORDS: list[Record] = []
 HINTS = {"cache_modifier", "eviction_policy", "volatile"}
 
 
-def check_access(verb: str, pointer: Any, misplaced: tuple, hints: dict[str, Any]) -> None:
+def check_access(
+    verb: str, pointer: Any, misplaced: tuple[Any, ...], hints: dict[str, Any]
+) -> None:
     """Refuse what the course's manner of loading and storing doesn't allow."""
     if misplaced:
         raise TypeError(f"tl.{verb} takes mask= and other= by name")

@@ -1,4 +1,4 @@
-"""Lesson 5: the tiles and scalars inside a kernel, with Triton's types, for the interpreter.
+"""The tiles and scalars inside a kernel, with Triton's types.
 
 Types matter: an int32 offset that overflows on a GPU overflows here, bfloat16 is computed as such.
 Leaves out unsigned integers and 8-bit floats.
@@ -66,6 +66,11 @@ class constexpr:
         return f"constexpr[{self.value}]"
 
 
+def is_constexpr(annotation: Any) -> bool:
+    """Whether an annotation is `tl.constexpr`: Triton's class or this module's, or its name."""
+    return "constexpr" in str(annotation)
+
+
 def scalar_type(number: Any) -> DType:
     """The type that Triton gives to a number."""
     if isinstance(number, bool):
@@ -106,7 +111,7 @@ def common_type(a: Any, b: Any, is_division: bool = False) -> DType:
 
 def unsupported(what: str) -> str:
     """What is said of an operation outside the subset."""
-    return f"{what} is no part of the subset of triton.language that the course's interpreter knows"
+    return f"{what} is not in the subset of triton.language that the course's interpreter knows"
 
 
 def as_tensor(item: Any, dtype: DType) -> torch.Tensor:
@@ -186,8 +191,8 @@ class Value:
         binary(">", torch.gt, compares=True)[0],
         binary(">=", torch.ge, compares=True)[0],
     )
-    __eq__ = binary("==", torch.eq, compares=True)[0]  # type: ignore[assignment]
-    __ne__ = binary("!=", torch.ne, compares=True)[0]  # type: ignore[assignment]
+    __eq__ = binary("==", torch.eq, compares=True)[0]
+    __ne__ = binary("!=", torch.ne, compares=True)[0]
     __hash__ = None  # type: ignore[assignment]
 
     def __neg__(self) -> "Value":
@@ -208,7 +213,7 @@ class Value:
 
     def __index__(self) -> int:
         if self.data.dim() or self.dtype.kind == 2:
-            raise TypeError(f"{self!r} is no integer")
+            raise TypeError(f"{self!r} is not an integer")
         return int(self.data)
 
     def __getitem__(self, key: Any) -> "Value":
