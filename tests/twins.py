@@ -45,12 +45,6 @@ def attend_tiles_twin(
     return mixed / total.clamp(min=1e-30)[:, None], top + total.log()
 
 
-def contiguous_tiles(k: torch.Tensor, v: torch.Tensor, seq_len: int, tile: int) -> Iterator[Tile]:
-    """The tiles of keys and values [max_seq_len, head_dim] that lie in one piece."""
-    for first in range(0, seq_len, tile):
-        yield k[first : min(first + tile, seq_len)], v[first : min(first + tile, seq_len)]
-
-
 def paged_tiles(
     k_cache: torch.Tensor, v_cache: torch.Tensor, block_table: torch.Tensor, first: int, last: int,
     tile: int,
@@ -71,17 +65,9 @@ def decode_contiguous_twin(
     softmax_scale: float | None = None,
     tile: int = 64,
 ) -> torch.Tensor:
-    """`contiguous_decode` in PyTorch."""
-    scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    group_size = q.shape[1] // k.shape[2]
-    for seq_idx, seq_len in enumerate(seq_lens.tolist()):
-        for head in range(q.shape[1]):
-            kv_head = head // group_size
-            tiles = contiguous_tiles(k[seq_idx, :, kv_head], v[seq_idx, :, kv_head], seq_len, tile)
-            row = q[seq_idx, head : head + 1]
-            out[seq_idx, head] = attend_tiles_twin(row, tiles, scale)[0][0].to(q.dtype)
-    return out
+    """`contiguous_decode` in PyTorch: a sequence in one piece is a sequence in one large block."""
+    tables = torch.arange(len(k), device=k.device)[:, None]
+    return decode_paged_twin(q, k, v, tables, seq_lens, softmax_scale, tile)
 
 
 def decode_paged_twin(
@@ -93,7 +79,7 @@ def decode_paged_twin(
     softmax_scale: float | None = None,
     tile: int = 64,
 ) -> torch.Tensor:
-    """`paged_decode_by_head` in PyTorch: only where the tiles come from differs."""
+    """`paged_decode_by_head` in PyTorch."""
     scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     group_size = q.shape[1] // k_cache.shape[2]

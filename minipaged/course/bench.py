@@ -25,7 +25,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from minipaged.block_table import pad_block_tables
-from minipaged.given.model import ModelConfig
+from minipaged.given.checkpoint import ModelConfig
 from minipaged.paged_cache import PagedKVCache, gather_kv, paged_attention
 
 Attend = Callable[[], torch.Tensor]
@@ -102,7 +102,7 @@ class GpuClock:
         work()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / 1e3
+        return float(start.elapsed_time(end)) / 1e3
 
 
 def copy_bandwidth(clock: Callable[..., float], device: str, repeats: int = 9) -> float:
