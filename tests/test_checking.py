@@ -319,6 +319,20 @@ def test_a_large_tensor_is_drawn_again_by_a_call():
         drawn("98.3", 0, 7)
 
 
+def test_what_changes_its_arguments_shows_them_again():
+    @check_for("98.3")
+    def appends(subject, draw):
+        reply = subject.call("slot_of", [draw.randint(1, 9)], 7)
+        expect(value(reply), None)
+        expect(reply.args_after[0][1:], [7], "table")
+
+    verdict = judged("def slot_of(ids, x): ids.append(8)", of=MORE)
+    space: dict = {"slot_of": lambda ids, x: ids.append(8)}
+    exec(verdict.about, space)
+    assert space["again"][0] is None and space["again"][1][0][1:] == [8]
+    assert verdict.saw == "[8]"
+
+
 def test_a_mistake_that_does_not_load_or_end_is_not_named(monkeypatch):
     broken = Mistake("98.1", "does not load", source="def slot_of(a=absent): return 0")
     monkeypatch.setattr(diagnosing, "mistakes_of", lambda of: [broken, MISTAKES[0]])

@@ -19,13 +19,21 @@ FEW = 12  # elements of a tensor that is written out
 
 @dataclass(slots=True)
 class Step:
-    """One request: its code, the handles that it mentions, and the one that it made."""
+    """One request: its code, the handles that it mentions, and the one that it made.
+
+    Attributes:
+        target, args: the two parts of the code, where it is a call.
+        silent: it gave nothing, so what it changed is of interest.
+    """
 
     code: str
     uses: set[int]
     makes: int | None
     reads: bool
     large: bool
+    target: str = ""
+    args: str = ""
+    silent: bool = False
 
 
 class Recorder:
@@ -49,6 +57,7 @@ class Recorder:
         reply = self.subject.call(target, *args)
         if isinstance(reply.value, Ref):
             self.bind(step, reply.value)
+        step.silent = bool(args) and reply.value is None and reply.error is None
         return reply
 
     def get(self, ref: Ref, name: str) -> Any:
@@ -88,16 +97,16 @@ class Recorder:
         uses = {ref.handle for ref in refs_in(args)}
         uses |= {handle for handle, name in self.names.items() if target.startswith(f"{name}.")}
         if args is None:
-            code = target
-        elif large and not refs_in(args):
-            code = f"{target}(*{self.source}, {number}))"
+            self.steps.append(Step(target, uses, None, True, False))
+            return self.steps[-1]
+        if large and not refs_in(args):
+            told = f"*{self.source}, {number})"
         else:
-            parts = [
+            told = ", ".join(
                 f"{self.source}, {number})[{place}]" if is_large(arg) else self.literal(arg)
                 for place, arg in enumerate(args)
-            ]
-            code = f"{target}({', '.join(parts)})"
-        self.steps.append(Step(code, uses, None, args is None, large))
+            )
+        self.steps.append(Step(f"{target}({told})", uses, None, False, large, target, told))
         return self.steps[-1]
 
     def literal(self, item: Any) -> str:
@@ -108,7 +117,10 @@ class Recorder:
             usual = {torch.float32, torch.int64, torch.bool}
             plain = item.dtype in usual and (item.numel() or item.dtype == torch.float32)
             kind = "" if plain else f", dtype={item.dtype}"
-            return f"torch.tensor({self.literal(item.tolist())}{kind})"
+            values = item.tolist()
+            if item.dtype == torch.float32:  # the fewest digits that mean the same number
+                values = item.numpy().astype(str).astype(float).tolist()
+            return f"torch.tensor({self.literal(values)}{kind})"
         if isinstance(item, torch.dtype):
             return f"torch.{short(item)}"
         if isinstance(item, list):
@@ -119,7 +131,7 @@ class Recorder:
             pairs = (f"{self.literal(key)}: {self.literal(part)}" for key, part in item.items())
             return "{" + ", ".join(pairs) + "}"
         if isinstance(item, float) and not math.isfinite(item):
-            return f'float("{item}")'
+            return f"torch.{item}" if item >= 0 or item != item else "-torch.inf"
         return repr(item)
 
     def code(self) -> list[str]:
@@ -141,6 +153,8 @@ class Recorder:
             step = self.steps[number]
             name = f"{self.names[step.makes]} = " if step.makes is not None else ""
             lines.append(name + step.code)
+        if last.silent:
+            return [*lines, f"args = [{last.args}]", f"again = {last.target}(*args), args"]
         return [*lines, f"again = {last.code}"]
 
 
