@@ -16,7 +16,7 @@ block is what is allocated, and neither knows of the other. `given/kernel_parts.
 several kernels call, among it the loop of the last two, and `given/launches.py` launches them.
 Leaves out prefill (lesson 6).
 """
-# mypy: disable-error-code="valid-type, name-defined"
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator, no-untyped-def"
 
 import torch
 

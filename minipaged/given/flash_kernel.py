@@ -6,7 +6,7 @@ another: the kernel reads them out of one piece, or through a block table. Leave
 pass, dropout, several sequences in a launch, and packing the queries of a group into a tile (each
 query head reads its KV head's keys for itself).
 """
-# mypy: disable-error-code="valid-type, name-defined"
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator, no-untyped-def"
 
 import torch
 

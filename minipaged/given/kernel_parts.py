@@ -2,7 +2,7 @@
 
 A jit function may call others; the compiler puts all of them into one kernel.
 """
-# mypy: disable-error-code="valid-type, name-defined"
+# mypy: disable-error-code="valid-type, name-defined, untyped-decorator, no-untyped-def"
 
 from ..interpreter import tl, triton
 
