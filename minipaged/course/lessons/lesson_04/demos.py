@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from minipaged.block_table import BlockPool, BlockTable, pad_block_tables
-from minipaged.given.model import Model
-from minipaged.generation import greedy
 from minipaged.course.lessons.lesson_00.demos import LILY, PIP
+from minipaged.generation import greedy
+from minipaged.given.model import Model
 from minipaged.paged_cache import PagedKVCache, gather_kv, paged_attention, write_kv
+
 
 def two_requests(
     turns: int = 10, pool_class: type = BlockPool, table_class: type = BlockTable

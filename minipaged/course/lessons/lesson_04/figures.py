@@ -10,8 +10,8 @@ from matplotlib.ticker import NullLocator
 from minipaged.block_table import BlockTable
 from minipaged.waste import request_trace
 
-from .demos import two_requests
 from ...kit.drawing import FAINT, INK, SEQUENCES, WASTE, drawing
+from .demos import two_requests
 
 OTHERS = "#d9d6cf"
 

@@ -28,7 +28,7 @@ POOL = [
     ),
     Mistake(
         "04.1",
-        "a refusal keeps what it had taken",
+        "keeps what it took when it refuses",
         edit=(
             (
                 (
@@ -45,7 +45,7 @@ POOL = [
     ),
     Mistake(
         "04.1",
-        "takes from the end",
+        "takes the last of the free ids",
         edit=(("heapq.heappop(self.free_ids)", "self.free_ids.pop()"),),
     ),
     Mistake(
@@ -81,7 +81,7 @@ POOL = [
     ),
     Mistake(
         "04.1",
-        "finds the mistake half way through",
+        "finds the error half-way through",
         edit=(
             (
                 VALIDATION,
@@ -96,12 +96,12 @@ POOL = [
     ),
     Mistake(
         "04.1",
-        "looks at each id once, however often it stands there",
+        "looks at each id on its own",
         edit=(("in Counter(block_ids).items()", "in [(b, 1) for b in block_ids]"),),
     ),
     Mistake(
         "04.1",
-        "frees a block at the first goodbye",
+        "frees a block when its first owner goes",
         edit=(
             (
                 COUNT_DOWN,
@@ -145,18 +145,18 @@ SLOTS = [
             "block_ids[token_idx // block_size] * block_size + token_idx // block_size",
         ),
         (
-            "goes on behind the first block",
+            "goes on after the first block",
             "block_ids[0] * block_size + token_idx",
         ),
         ("counts from 1", SLOT + " + 1"),
         (
-            "reads the blocks in the order of memory",
+            "reads the blocks in memory order",
             SLOT.replace("block_ids", "sorted(block_ids)"),
         ),
         ("hard-codes 4", "block_ids[token_idx // 4] * 4 + token_idx % 4"),
         (
             "divides with /",
-            "token_idx / block_size * block_size + block_ids[0] * block_size",
+            "block_ids[token_idx / block_size] * block_size + token_idx % block_size",
         ),
         (
             "gives block and offset",
@@ -222,10 +222,7 @@ TABLE = [
     Mistake(
         "04.3",
         "replaces the earlier blocks",
-        edit=(
-            ("self.block_ids.extend(new_ids)", "self.block_ids = new_ids or self.block_ids"),
-            (RETURN, "return [0] * n"),
-        ),
+        edit=(("self.block_ids.extend(new_ids)", "self.block_ids = new_ids"),),
     ),
     Mistake(
         "04.3",
@@ -295,7 +292,7 @@ WRITE = [
     ),
     Mistake(
         "04.4",
-        "takes all -1 to stand at the end",
+        "takes all -1 to be at the end",
         edit=(
             ("k[written]", "k[: len(slots)]"),
             ("v[written]", "v[: len(slots)]"),
@@ -346,11 +343,11 @@ WRITE = [
     Mistake(
         "04.4",
         "writes in the order of arrival",
-        edit=((SPLIT, "slots = torch.arange(2, 2 + len(slots))\n    " + SPLIT),),
+        edit=((SPLIT, "slots = torch.arange(len(slots))\n    " + SPLIT),),
     ),
     Mistake(
         "04.4",
-        "does not look at the slots first",
+        "does not validate the slots",
         edit=(("    validate_slots(slot_mapping, k_cache.shape[0] * k_cache.shape[1])\n", ""),),
     ),
 ]
@@ -365,7 +362,7 @@ GATHER = [
     ),
     Mistake(
         "04.5",
-        "reads in the order of memory",
+        "reads in memory order",
         edit=((IDS, IDS + "\n    block_ids = sorted(block_ids)"),),
     ),
     Mistake(
@@ -445,7 +442,7 @@ ATTEND = [
     ),
     Mistake(
         "04.6",
-        "changes k and v",
+        "exchanges k and v",
         edit=(("attention(q, k, v, ", "attention(q, v, k, "),),
     ),
     Mistake(
@@ -473,8 +470,8 @@ ATTEND = [
     ),
     Mistake(
         "04.6",
-        "reads the query's length",
-        edit=(("block_table, seq_len)", "block_table, len(q) - 1)"),),
+        "takes len(q) for seq_len",
+        edit=(("block_table, seq_len)", "block_table, len(q))"),),
     ),
 ]
 
