@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minipaged.attention import attention
 from minipaged.flash_attention import flash_attention_triton
-from minipaged.interpreter.kernel import recording
+from minipaged.interpreter import recording
 from minipaged.paged_cache import gather_kv
 
 # --- what PyTorch's operations move --------------------------------------------------------------
@@ -31,7 +31,7 @@ class Counted:
 
     Attributes:
         operations: name, bytes read and bytes written of each that touched memory.
-        peak_bytes: the most that tensors made inside held at one time, to the operation.
+        peak_bytes: the most that the tensors made inside held at once, measured after each operation.
     """
 
     operations: list[tuple[str, int, int]] = field(default_factory=list)
@@ -191,7 +191,7 @@ class FourWays:
     """One batch, kept in slabs and in blocks, and attended to naively and by tiles.
 
     Three sequences, 2 heads of 64 dims, float32. A slab has room for `max_seq_len` tokens; blocks
-    of 16 lie shuffled in a memory for as many tokens.
+    of 16 are scattered over a memory for as many tokens.
 
     Attributes:
         reserved: bytes of keys and values that "contiguous" and "paged" keep for the batch.

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import NullLocator
 
-from minipaged.interpreter.kernel import Record
+from minipaged.interpreter import Record
 
-from .demos import Machine
 from ...kit.drawing import EMPTY, FAINT, INK, SEQUENCES, drawing
+from .demos import Machine
 
 BLUE, ORANGE, PURPLE, GREEN = SEQUENCES[:4]
 STANDARD, TILED = ORANGE, BLUE
@@ -150,7 +150,7 @@ def roofline(
     intensities: Mapping[str, float],
     reached: Mapping[str, float] | None = None,
 ) -> None:
-    """What a machine allows at an intensity (operations a byte), and where attention stands.
+    """What a machine allows at an intensity (operations a byte), and where attention is on it.
 
     Args:
         intensities: operations a byte, by name.
