@@ -14,6 +14,7 @@ from minipaged.course.kit.expecting import (
     expect_error,
     expect_tensor,
     fail,
+    has_failed,
     same,
     show,
     surveying,
@@ -97,9 +98,12 @@ def test_expect_names_the_rule_and_the_types_where_they_differ():
 
 def test_in_a_survey_a_check_goes_on_after_a_failure():
     with surveying():
+        assert not has_failed()
         expect(3, 4)
         with surveying():
+            assert not has_failed()
             fail(Words("x"), Words("y"), "two")
+        assert has_failed()
         assert value(Reply(None, (), Error("KeyError", "7"))) is None
         with pytest.raises(NotDone):
             value(Reply(None, (), Error("NotImplementedError", "")))

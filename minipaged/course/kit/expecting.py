@@ -37,24 +37,29 @@ class NotDone(Exception):
     """The exercise has not been worked on."""
 
 
-_surveys = 0  # how many are under way
+_surveys: list[int] = []  # of each that is under way, how many failures it has seen
 
 
 @contextmanager
 def surveying() -> Iterator[None]:
     """In what runs inside, a check goes on after a failure."""
-    global _surveys
-    _surveys += 1
+    _surveys.append(0)
     try:
         yield
     finally:
-        _surveys -= 1
+        _surveys.pop()
+
+
+def has_failed() -> bool:
+    """Whether the survey under way has seen a failure, so that slow questions can be left out."""
+    return bool(_surveys and _surveys[-1])
 
 
 def fail(saw: Any, due: Any, rule: str = "", **phrases: Mapping[str, str]) -> None:
     """Fail with values as a learner reads them."""
     if not _surveys:
         raise CheckFailed(show(saw), show(due), rule, **phrases)
+    _surveys[-1] += 1
 
 
 class Words(str):

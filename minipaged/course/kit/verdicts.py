@@ -23,7 +23,7 @@ from .transcript import Recorder
 
 SEEDS = 5
 SEARCH_SECONDS, SLOW_SECONDS = 2.0, 10.0  # that an explanation may take; under the interpreter
-SMALLEST = 0.25  # of that, for a smaller input
+SMALLEST = 0.2  # of that, for a smaller input
 
 
 @dataclass(frozen=True, slots=True)
