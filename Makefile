@@ -27,7 +27,7 @@ test-all:
 
 notebooks:
 	$(INSTALL) lab test
-	$(BIN)/python -m minipaged.course.builder
+	$(BIN)/python -m minipaged.course.authoring.builder
 
 bench:
 	$(INSTALL) lab

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minipaged.course.kit.catalogue import ROOT, catalogue
+from minipaged.course.grading.judge import Outcome, grade_exercise
 
 from minipaged.course.authoring.cutting import cut
 from minipaged.course.grading.bench import given_names
 from minipaged.course.grading.channel import Limits, SandboxError
-from minipaged.course.grading.judge import Outcome, grade_exercise
 from minipaged.course.grading.sandbox import Sandbox
 from minipaged.course.grading.submissions import Cell, Contents
+from minipaged.course.kit.catalogue import ROOT, catalogue
 
 LIMITS = Limits(seconds=20, call_seconds=4, cpu_seconds=15, memory=1 << 30)
 

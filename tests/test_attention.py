@@ -67,7 +67,10 @@ def test_scale_is_used():
 @pytest.mark.parametrize(
     "shapes, words",
     [
-        (((1, 3, 8), (5, 2, 8), (5, 2, 8)), "num_query_heads 3 is not a multiple of num_kv_heads 2"),
+        (
+            ((1, 3, 8), (5, 2, 8), (5, 2, 8)),
+            "num_query_heads 3 is not a multiple of num_kv_heads 2",
+        ),
         (((1, 6, 8), (5, 2, 16), (5, 2, 16)), "head_dim of q is 8, of k 16"),
         (((1, 6, 8), (5, 2, 8), (4, 2, 8)), "must have one shape"),
         (((6, 6, 8), (5, 2, 8), (5, 2, 8)), "6 queries but only 5 keys"),

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from minipaged.course.kit.catalogue import catalogue
+from minipaged.course.grading.judge import exercises_of, grade_exercise
+from minipaged.course.kit.checking import judge_source
 
 from minipaged.course.grading.channel import inspect_tree
-from minipaged.course.grading.judge import exercises_of, grade_exercise
 from minipaged.course.grading.view import lesson_of, view
 from minipaged.course.grading.words import clean, masked
 from minipaged.course.kit import mistakes as wrong
-from minipaged.course.kit.checking import judge_source
+from minipaged.course.kit.catalogue import catalogue
 from minipaged.course.kit.mistakes import Wrong
 from minipaged.course.kit.subject import Message, MessageSubject, decode, encode
 from tests.grading_tools import contents, given, judged, sandbox, source, stub

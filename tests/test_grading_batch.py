@@ -13,15 +13,15 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from minipaged.course.kit.catalogue import catalogue
+from minipaged.course.grading.judge import Grade, Outcome, exercises_of
 
 from minipaged.course.cli import main
 from minipaged.course.grading import batch, feedback, hosting, results
 from minipaged.course.grading.bench import notebook as solved_notebook
 from minipaged.course.grading.channel import SandboxError
 from minipaged.course.grading.commands import check_command, grade_command, table
-from minipaged.course.grading.judge import Grade, Outcome, exercises_of
 from minipaged.course.grading.submissions import Submission
+from minipaged.course.kit.catalogue import catalogue
 from tests.grading_tools import LIMITS, _sandbox, code_cell, lesson_cells, sandbox, stub, write
 from tests.test_grading_forged import FORGED
 

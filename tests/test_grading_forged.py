@@ -7,8 +7,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from minipaged.course.kit.catalogue import ROOT
 
+from minipaged.course.kit.catalogue import ROOT
 from tests.grading_tools import LIMITS, judged, sandbox, source
 
 SLOT = "def slot_of(block_ids: list[int], token_idx: int, block_size: int) -> int:\n"

@@ -7,11 +7,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from minipaged.course.kit.catalogue import catalogue
+from minipaged.course.grading.judge import TooSlow, at_most
 
 from minipaged.course.grading import submissions
-from minipaged.course.grading.judge import TooSlow, at_most
 from minipaged.course.grading.submissions import Found, Submission, find, find_submissions, read
+from minipaged.course.kit.catalogue import catalogue
 from minipaged.course.kit.source import NotFound
 from tests.grading_tools import code_cell, given, lesson_cells, notebook, source, stub, write
 

@@ -396,7 +396,9 @@ def test_a_path_may_be_text_or_a_path(folder, story_model):
 
 
 def test_a_name_on_a_hub_is_not_downloaded():
-    with pytest.raises(FileNotFoundError, match=r"some/llama is not a directory.*downloads nothing"):
+    with pytest.raises(
+        FileNotFoundError, match=r"some/llama is not a directory.*downloads nothing"
+    ):
         Model.load("some/llama")
 
 

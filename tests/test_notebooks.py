@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+
 from minipaged.course.kit.catalogue import LESSONS, ROOT, SOLUTIONS
 
 SOLVED = sorted(SOLUTIONS.glob("*.ipynb"))

@@ -1,15 +1,18 @@
 """Predictions: how numbers are read, what each mode prints, and what a locked answer shows."""
 
+import re
+
 import pytest
 
+from minipaged.course.kit import catalogue
+from minipaged.course.kit.catalogue import Course, Prediction
 from minipaged.course.notebook import mine
 from minipaged.course.notebook.predicting import (
-    has_front_end,
     is_right,
-    lookup,
     number,
     outcome,
     predict,
+    reason_for,
     shown,
 )
 
@@ -97,6 +100,25 @@ def test_is_right(given, measured, tolerance, right):
 BECAUSE = {9: "its place in the sequence", 13: "offset 1 of block 3", "no": "it raises"}
 
 
+def prediction(name="04.a", because=BECAUSE, choices=False, tolerance=0.0) -> Prediction:
+    return Prediction(name, "In which slot?", tuple(because.items()), choices, tolerance)
+
+
+SLOT, CLOSE = prediction(), prediction("04.b", tolerance=0.1)
+CHOICE = prediction("04.c", {"yes": "", "no": "it raises"}, choices=True)
+KINDS = prediction("04.d", {"it grows": "", 1024: "", True: ""}, choices=True)
+
+
+@pytest.fixture(autouse=True)
+def course(monkeypatch):
+    """A course that asks four questions."""
+    course = Course((), (), (SLOT, CLOSE, CHOICE, KINDS), catalogue.course().phrases)
+    monkeypatch.setattr(catalogue, "course", lambda: course)
+    catalogue.predictions.cache_clear()
+    yield
+    catalogue.predictions.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("given", "measured", "text"),
     [
@@ -113,37 +135,34 @@ BECAUSE = {9: "its place in the sequence", 13: "offset 1 of block 3", "no": "it 
     ],
 )
 def test_outcome(given, measured, text):
-    assert outcome(given, measured, BECAUSE, 0.0) == text
+    assert outcome(SLOT, given, measured) == text
 
 
 def test_within_the_tolerance_is_right():
-    assert outcome(12, 13, BECAUSE, 0.1) == "You: 12. Measured: 13. Right: offset 1 of block 3."
+    assert outcome(CLOSE, 12, 13) == "You: 12. Measured: 13. Right: offset 1 of block 3."
 
 
 def test_a_reason_is_that_of_the_very_number_or_else_of_one_within_a_hundredth():
-    because = {100: "a", 101: "b", 0.5: "half", "x": "text"}
-    assert [lookup(because, value) for value in (100, 101, 100.2, 0.503)] == ["a", "b", "a", "half"]
-    assert [lookup(because, value) for value in (98, 0.51, "y", "x", 0)] == ["", "", "", "text", ""]
+    asked = prediction(because={100: "a", 101: "b", 0.5: "half", "x": "text"})
+    reasons = [reason_for(asked, value) for value in (100, 101, 100.2, 0.503)]
+    assert reasons == ["a", "b", "a", "half"]
+    reasons = [reason_for(asked, value) for value in (98, 0.51, "y", "x", 0)]
+    assert reasons == ["", "", "", "text", ""]
 
 
 # --------------------------------------------------------------------------------------- modes
 
 
-def measured() -> int:
-    raise AssertionError("nothing is measured here")
-
-
 def test_outside_of_a_notebook_the_question_is_printed(monkeypatch, capsys):
     monkeypatch.delenv("MINIPAGED_PREDICT", raising=False)
-    assert not has_front_end()
-    predict("04.a", "In which slot?", answer=measured, because=BECAUSE)
+    predict("04.a", 13)
     assert capsys.readouterr().out == "Predict: In which slot?\n"
 
 
 def test_print_shows_the_choices(monkeypatch, capsys):
     monkeypatch.setenv("MINIPAGED_PREDICT", "print")
-    predict("04.a", "What happens?", answer=measured, choices=["it grows", 1024, True])
-    assert capsys.readouterr().out == "Predict: What happens?\nChoices: it grows | 1,024 | True\n"
+    predict("04.d", 1024)
+    assert capsys.readouterr().out == "Predict: In which slot?\nChoices: it grows | 1,024 | True\n"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +171,7 @@ def test_print_shows_the_choices(monkeypatch, capsys):
 )
 def test_reveal_shows_what_was_measured(monkeypatch, capsys, value, line):
     monkeypatch.setenv("MINIPAGED_PREDICT", "reveal")
-    predict("04.a", "In which slot?", answer=lambda: value, because=BECAUSE)
+    predict("04.a", value)
     assert capsys.readouterr().out == f"Predict: In which slot?\n{line}\n"
 
 
@@ -160,7 +179,13 @@ def test_reveal_shows_what_was_measured(monkeypatch, capsys, value, line):
 def test_another_mode_is_refused_by_name(monkeypatch, mode):
     monkeypatch.setenv("MINIPAGED_PREDICT", mode)
     with pytest.raises(ValueError, match=f"MINIPAGED_PREDICT is '{mode}'; it can be ask, print or"):
-        predict("04.a", "In which slot?", answer=measured)
+        predict("04.a", 13)
+
+
+def test_an_unknown_prediction_is_named_with_those_that_there_are():
+    message = re.escape("no prediction '04.x'; there are 04.a, 04.b, 04.c, 04.d")
+    with pytest.raises(ValueError, match=message):
+        predict("04.x", 13)
 
 
 # -------------------------------------------------------------------------------------- asking
@@ -192,20 +217,19 @@ def ask(monkeypatch, tmp_path):
     monkeypatch.setenv("MINIPAGED_MINE", "on")
     monkeypatch.setattr(mine, "FOLDER", tmp_path / "mine")
 
-    def asked(answer=lambda: 13, **more) -> Asked:
-        predict("04.a", "In which slot?", answer=answer, because=BECAUSE, **more)
+    def asked(measured=13, name="04.a") -> Asked:
+        predict(name, measured)
         return Asked(boxes[-1])
 
     return asked
 
 
-def test_nothing_is_measured_before_an_answer_is_locked(ask):
-    runs = []
-    asked = ask(lambda: runs.append(1) or 13)
-    assert (runs, asked.locked, asked.text.value) == ([], False, "")
-    assert "In which slot?" in asked.question.value
-    assert asked.answer("9") == outcome(9, 13, BECAUSE, 0.0)
-    assert (runs, asked.locked) == ([1], True)
+def test_nothing_is_shown_before_an_answer_is_locked(ask):
+    asked = ask()
+    assert (asked.locked, asked.text.value) == (False, "")
+    assert "In which slot?" in asked.question.value and "13" not in asked.question.value
+    assert asked.answer("9") == outcome(SLOT, 9, 13)
+    assert asked.locked
 
 
 @pytest.mark.parametrize("text", ["", "many", "0,5"])
@@ -227,18 +251,18 @@ def test_a_locked_answer_is_shown_again(ask):
 
 
 def test_choices_are_chosen_and_remembered(ask):
-    asked = ask(lambda: "yes", choices=["yes", "no"])
+    asked = ask("yes", "04.c")
     asked.button.click()
     assert asked.text.value == "Choose one first."
     assert not asked.locked
     assert asked.answer("no") == "You: no. Measured: yes. no: it raises."
-    again = ask(lambda: "yes", choices=["yes", "no"])
+    again = ask("yes", "04.c")
     assert (again.locked, again.field.value) == (True, "no")
 
 
 def test_an_answer_that_is_no_choice_any_more_is_asked_again(ask):
-    mine.remember("04.a", predicted="perhaps")
-    asked = ask(lambda: "yes", choices=["yes", "no"])
+    mine.remember("04.c", predicted="perhaps")
+    asked = ask("yes", "04.c")
     assert not asked.locked
     assert asked.field.value is None
 
