@@ -568,3 +568,29 @@ def test_what_passes_joins_the_learners_package(notebook, capsys, monkeypatch, t
     checking.check("98.1", made(RIGHT))
     assert capsys.readouterr().out.splitlines()[1:] == ["  It joined mine/block_table.py."]
     assert RIGHT.strip() in (tmp_path / "mine" / "block_table.py").read_text()
+
+
+def test_the_first_check_reads_the_catalogue_and_little_else():
+    """In a new process, where nothing is in any cache; calls are those of the package's functions."""
+    code = f"""
+import sys
+import minipaged.block_table, minipaged.course
+from minipaged.course.notebook import checking
+stub = {STUB!r}
+space = {{}}
+exec(stub, space)
+checking.notebook_cells = lambda: [stub]
+calls = 0
+def count(frame, event, argument):
+    global calls
+    calls += event == "call" and "/minipaged/" in frame.f_code.co_filename
+sys.setprofile(count)
+minipaged.course.check("04.2", space["slot_of"])
+sys.setprofile(None)
+print(calls)
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
+    )
+    assert 10 < int(done.stdout.splitlines()[-1]) <= 500

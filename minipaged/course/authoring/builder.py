@@ -348,7 +348,9 @@ def main(argv: Sequence[str] | None = None, sources: Path = SOURCES) -> int:
     files = {file.parent.name.removeprefix("lesson_"): file for file in lesson_files(sources)}
     for number in args.lesson or files or [""]:
         if number not in files:
-            parser.error(f"there is no lesson {number!r} in {sources}; there are {', '.join(files)}")
+            parser.error(
+                f"there is no lesson {number!r} in {sources}; there are {', '.join(files)}"
+            )
     failed = False
     try:
         written = write(catalogue_file(sources), as_json(read_course(sources)))

@@ -18,7 +18,6 @@ PNG_LIMIT = 300_000  # bytes
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-
 class Client(NotebookClient):
     """Runs a notebook as if nobody looked at its widgets.
 

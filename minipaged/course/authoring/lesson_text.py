@@ -26,8 +26,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ..kit.catalogue import PACKAGE, ROOT, Course, Exercise, Lesson, Prediction
-from ..kit.source import plain_python
-from .cutting import Function, find_definition, methods
+from ..kit.source import Function, find_definition, plain_python
+from .cutting import methods
 
 SOURCES = PACKAGE / "course" / "lessons"
 
@@ -203,7 +203,12 @@ class _Text:
 
     def read_blocks(self) -> Iterator[Block]:
         for token in MarkdownIt("commonmark").parse("\n".join(self.lines)):
-            if token.map is None or token.type not in ("fence", "inline", "code_block", "html_block"):
+            if token.map is None or token.type not in (
+                "fence",
+                "inline",
+                "code_block",
+                "html_block",
+            ):
                 continue
             first, end = token.map
             if token.type != "fence":
@@ -223,7 +228,9 @@ class _Text:
         ours = kind == "python" or kind in KINDS
         if not opening.startswith("```") or token.markup != "```" or token.info[:1] == " ":
             if ours or not opening.startswith(" "):
-                raise self.error(line, f"a fence opens with ``` at the start of a line: {opening!r}")
+                raise self.error(
+                    line, f"a fence opens with ``` at the start of a line: {opening!r}"
+                )
         if self.lines[end - 1].strip() != token.markup or end == line:
             raise self.error(line, "this fence is not closed")
         body = self.lines[line : end - 1]
@@ -232,7 +239,9 @@ class _Text:
                 raise self.error(line, f"this fence is not closed: line {number} opens another")
         if not ours and (kind not in TEXT_LANGUAGES or rest.strip()):
             known = ", ".join(filter(None, (*KINDS, *TEXT_LANGUAGES)))
-            raise self.error(line, f"fence {opening!r}: use ```python for a cell, or one of {known}")
+            raise self.error(
+                line, f"fence {opening!r}: use ```python for a cell, or one of {known}"
+            )
         return Block(kind if ours else "", rest.strip(), line, body)
 
     def pairs(self, line: int, lines: list[str]) -> dict[str, str]:
@@ -432,7 +441,9 @@ class _Lesson(_Text):
             if kind not in draft.said:
                 fence = "check" if kind == "holds" else kind
                 raise self.error(line, f"exercise {name} has no fence ```{fence} {name}")
-        before = [plain_python("\n".join(b.lines)) for b, _, key in cells if b.line < line and not key]
+        before = [
+            plain_python("\n".join(b.lines)) for b, _, key in cells if b.line < line and not key
+        ]
         return Exercise(
             id=name,
             lesson=self.number,
@@ -499,7 +510,9 @@ class _Lesson(_Text):
         """The fence of a prediction."""
         name, *options = block.rest.split()
         if not re.fullmatch(rf"{self.number}\.[a-z]", name) or name in self.predictions:
-            raise self.error(block.line, f"{name!r} is not a new prediction of lesson {self.number}")
+            raise self.error(
+                block.line, f"{name!r} is not a new prediction of lesson {self.number}"
+            )
         choices, tolerance = "choices" in options, 0.0
         for option in options:
             found = re.fullmatch(r"tolerance=(\d*\.?\d+)", option)
@@ -510,7 +523,11 @@ class _Lesson(_Text):
         question, answers = self.paragraph_and_pairs(block)
         self.where[name] = block.line
         self.predictions[name] = Prediction(
-            name, question, tuple((_answer(k), said) for k, said in answers.items()), choices, tolerance
+            name,
+            question,
+            tuple((_answer(k), said) for k, said in answers.items()),
+            choices,
+            tolerance,
         )
 
     # --- what belongs together
@@ -541,11 +558,15 @@ class _Lesson(_Text):
             name = _asks(fence.code)
             if name is None:
                 if re.search(r"(?m)^predict\(", fence.code):
-                    message = 'a prediction\'s cell holds predict("NN.x", measured value), nothing else'
+                    message = (
+                        'a prediction\'s cell holds predict("NN.x", measured value), nothing else'
+                    )
                     raise self.error(fence.line, message)
                 continue
             if name not in self.predictions or name in asked:
-                raise self.error(fence.line, f"there is no ```prediction {name} for this cell alone")
+                raise self.error(
+                    fence.line, f"there is no ```prediction {name} for this cell alone"
+                )
             asked[name] = fence.line
         for name in self.predictions:
             if name not in asked:

@@ -45,7 +45,8 @@ def diagnose(
         left = [
             mistake
             for mistake in left
-            if time.monotonic() > deadline or acts_alike(exercise, check, mistake, told, seed + number)
+            if time.monotonic() > deadline
+            or acts_alike(exercise, check, mistake, told, seed + number)
         ]
     certain = number >= 1 and time.monotonic() <= deadline
     return [mistake.name for mistake in left] if certain else []
@@ -154,7 +155,9 @@ def alike(one: Any, other: Any) -> bool:
     if isinstance(one, Reply):
         pairs = ((one.value, other.value), (one.args_after, other.args_after))
         return alike(one.error, other.error) and all(alike(*pair) for pair in pairs)
-    if isinstance(one, Error):  # only the interpreter's words can be compared; the place in the code follows
+    if isinstance(
+        one, Error
+    ):  # only the interpreter's words can be compared; the place in the code follows
         ours = one.name == "MemoryFault"
         texts = [error.text.rpartition(" (")[0] if ours else "" for error in (one, other)]
         return bool(one.kind == other.kind and texts[0] == texts[1])

@@ -18,6 +18,9 @@ from .subject import Ref, Reply
 MOST_NUMBERS = 12  # that an error's text may name; more is a list in which any value stands
 
 
+Phrases = Mapping[str, Mapping[str, str]]  # by key, what each is filled in with
+
+
 class CheckFailed(Exception):
     """What a check found.
 
@@ -28,9 +31,9 @@ class CheckFailed(Exception):
         phrases: keys of the kit's phrases that say more, and what they are filled in with.
     """
 
-    def __init__(self, saw: str, due: str, rule: str = "", **phrases: Mapping[str, str]) -> None:
+    def __init__(self, saw: str, due: str, rule: str = "", phrases: Phrases | None = None) -> None:
         super().__init__(f"saw {saw}, expected {due} ({rule})")
-        self.saw, self.due, self.rule, self.phrases = saw, due, rule, phrases
+        self.saw, self.due, self.rule, self.phrases = saw, due, rule, phrases or {}
 
 
 class NotDone(Exception):
@@ -55,10 +58,10 @@ def has_failed() -> bool:
     return bool(_surveys and _surveys[-1])
 
 
-def fail(saw: Any, due: Any, rule: str = "", **phrases: Mapping[str, str]) -> None:
+def fail(saw: Any, due: Any, rule: str = "", phrases: Phrases | None = None) -> None:
     """Fail with values as a learner reads them."""
     if not _surveys:
-        raise CheckFailed(show(saw), show(due), rule, **phrases)
+        raise CheckFailed(show(saw), show(due), rule, phrases)
     _surveys[-1] += 1
 
 
@@ -102,8 +105,8 @@ def value(reply: Reply, rule: str | Mapping[str, str] = "") -> Any:
         raise NotDone
     key = rule if isinstance(rule, str) else rule.get(kind, "")
     phrase = kind if kind in SLIPS or (not key and kind in MISUSES) else "" if key else "Exception"
-    told = {f"raised {phrase}": {}} if phrase else {}
-    fail(Words(reply.error), Words("no exception"), "" if kind in SLIPS else key, **told)
+    told: Phrases = {f"raised {phrase}": {}} if phrase else {}
+    fail(Words(reply.error), Words("no exception"), "" if kind in SLIPS else key, told)
     return None
 
 
@@ -116,7 +119,7 @@ def expect(saw: Any, due: Any, rule: str = "") -> None:
         told["nothing came back"] = {}
     elif type(saw) is not type(due) and not isinstance(saw, Ref):
         told["another type"] = {"saw": type(saw).__name__, "due": type(due).__name__}
-    fail(saw, due, rule, **told)
+    fail(saw, due, rule, told)
 
 
 def same(saw: Any, due: Any) -> bool:
@@ -142,12 +145,12 @@ def expect_tensor(saw: Any, due: torch.Tensor, rule: str = "", tolerance: float 
     """
     if not isinstance(saw, torch.Tensor):
         told = "nothing came back" if saw is None else "no tensor"
-        return fail(saw, due, rule, **{told: {}})
+        return fail(saw, due, rule, {told: {}})
     if saw.shape != due.shape:
         shapes = [Words(f"shape {list(tensor.shape)}") for tensor in (saw, due)]
-        return fail(*shapes, rule, **{"another shape": {}})
+        return fail(*shapes, rule, {"another shape": {}})
     if saw.dtype != due.dtype:
-        return fail(Words(short(saw.dtype)), Words(short(due.dtype)), **{"another dtype": {}})
+        return fail(Words(short(saw.dtype)), Words(short(due.dtype)), phrases={"another dtype": {}})
     wrong = ~agrees(saw, due, tolerance)
     if not bool(wrong.any()):
         return None
@@ -158,7 +161,7 @@ def expect_tensor(saw: Any, due: torch.Tensor, rule: str = "", tolerance: float 
         Words(f"{float(saw[where]):.6g} {place}".rstrip()),
         Words(f"{float(due[where]):.6g} there" if place else f"{float(due):.6g}"),
         rule,
-        **({told: {}} if told else {}),
+        {told: {}} if told else {},
     )
 
 
@@ -187,5 +190,5 @@ def expect_error(reply: Reply, kind: str, names: Any, rule: str = "") -> None:
     as_word = rf"(?<![\w-]){re.escape(str(names))}(?!\w)"
     if not re.search(as_word, reply.error.text) or len(told) > MOST_NUMBERS:
         due = Words(f"a {kind} whose text names {names}")
-        return fail(Words(reply.error), due, **{"an error names": {}})
+        return fail(Words(reply.error), due, phrases={"an error names": {}})
     return None

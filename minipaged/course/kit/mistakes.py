@@ -7,6 +7,7 @@ same name. Tests prove that every one is caught, and a diagnosis runs them besid
 import importlib
 import inspect
 from dataclasses import dataclass
+from typing import Any
 
 from .catalogue import Exercise
 
@@ -45,7 +46,7 @@ def mistakes_of(exercise: Exercise) -> list[Mistake]:
     return [mistake for mistake in lesson.MISTAKES if mistake.exercise == exercise.id]
 
 
-def reference(exercise: Exercise) -> object:
+def reference(exercise: Exercise) -> Any:
     """The course's own object."""
     return getattr(importlib.import_module(exercise.module), exercise.name)
 

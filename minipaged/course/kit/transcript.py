@@ -75,7 +75,9 @@ class Recorder:
         """Give an object a name: that of its class, in short."""
         if ref.handle not in self.names:
             word = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\w+", ref.kind)[-1].lower()
-            taken = sum(re.fullmatch(rf"{word}\d*", name) is not None for name in self.names.values())
+            taken = sum(
+                re.fullmatch(rf"{word}\d*", name) is not None for name in self.names.values()
+            )
             self.names[ref.handle] = f"{word}{taken + 1 if taken else ''}"
             step.makes = ref.handle
         return ref

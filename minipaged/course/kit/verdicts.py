@@ -145,10 +145,10 @@ def attempt(exercise: Exercise, check: Check, subject: Subject, seed: int) -> Fo
     except SubjectError as error:
         if error.error.kind == "NotImplementedError":
             return Found(None, "")
-        failure = CheckFailed(str(error), say("no exception"), **{"raised Exception": {}})
+        failure = CheckFailed(str(error), say("no exception"), phrases={"raised Exception": {}})
     except Exception as error:  # a value of a wrong type that the check computed with
         saw = say("it led to", error=f"{type(error).__name__}: {error}")
-        failure = CheckFailed(saw, say("values of other types"), **{"using your result": {}})
+        failure = CheckFailed(saw, say("values of other types"), phrases={"using your result": {}})
     return Found(failure, "\n".join(recorder.code()) if recorder.steps else "")
 
 
@@ -228,4 +228,3 @@ def drawn(exercise_id: str, seed: int, step: int) -> list[Any]:
 
 def _same(item: Any) -> Any:
     return item
-

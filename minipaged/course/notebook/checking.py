@@ -49,7 +49,11 @@ def is_made_by(candidate: Any, name: str, cells: list[str]) -> bool:
     try:
         source = inspect.getsource(made)
         tree = ast.parse(source)
-    except (OSError, TypeError, SyntaxError):  # not for a notebook's class, or another's at odd lines
+    except (
+        OSError,
+        TypeError,
+        SyntaxError,
+    ):  # not for a notebook's class, or another's at odd lines
         return True
     return ast.dump(tree) == ast.dump(ast.parse(definition))
 

@@ -36,7 +36,7 @@ def kernel_of(subject: Subject, name: str) -> Ref | None:
     a plain function."""
     reply = subject.call(f"{name}.__getattribute__", "fn")
     if reply.error is not None and reply.error.kind == "AttributeError":
-        fail(Words(f"a plain function {name}"), Words("a kernel"), **{"kernel decorator": {}})
+        fail(Words(f"a plain function {name}"), Words("a kernel"), phrases={"kernel decorator": {}})
         return None
     return subject.new(KERNEL, value(reply))
 
@@ -70,7 +70,7 @@ def launch(
         "RuntimeError": "kernel tiles",
     }.get(reply.error.kind)
     if phrase:
-        fail(Words(reply.error), Words("no exception"), **{phrase: {}})
+        fail(Words(reply.error), Words("no exception"), phrases={phrase: {}})
     else:
         is_out = rule_of_out and " out_ptr" in reply.error.text
         value(reply, {"IndexError": rule_of_out if is_out else rule})
@@ -124,7 +124,7 @@ def expect_compiles(
     fail(
         Words(f"{reason} at the line {lines[-1]!r}"),
         Words("machine code for sm_90, an H100 or H200"),
-        **{"compiler": {}, next(known, "compiler part"): {}},
+        phrases={"compiler": {}, next(known, "compiler part"): {}},
     )
 
 
