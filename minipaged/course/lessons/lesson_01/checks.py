@@ -123,8 +123,8 @@ def check_append(subject: Subject, draw: Draw) -> None:
                 expect_tensor(saw[1], v_due[layer_idx], "returns")
             else:
                 fail(saw, Words("two tensors, the keys and the values"), "returns")
-            compare_lists(subject.get(cache, "k"), k_due)
-            compare_lists(subject.get(cache, "v"), v_due)
+        compare_lists(subject.get(cache, "k"), k_due)
+        compare_lists(subject.get(cache, "v"), v_due)
     expect(subject.get(cache, "num_tokens"), 0, "count")
     check_attend(subject, draw)
 

@@ -10,7 +10,15 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
 from minipaged.contiguous_cache import Arena
-from minipaged.waste import (Comparison, ContiguousMemory, Request, Running, WasteReport, request_trace, reservation_size)
+from minipaged.waste import (
+    Comparison,
+    ContiguousMemory,
+    Request,
+    Running,
+    WasteReport,
+    request_trace,
+    reservation_size,
+)
 from ...kit.drawing import EMPTY, FAINT, INK, WASTE, drawing
 
 # the small service that the maps show: 300 requests of 2,048 slots would be a thread wide
