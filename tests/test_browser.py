@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from minipaged.course.kit.catalogue import catalogue
+
 ROOT = Path(__file__).resolve().parent.parent
 LESSON = Path("lessons") / "04_block_tables.ipynb"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -292,7 +294,7 @@ def test_a_learner_runs_lesson_4_moves_a_slider_and_solves_an_exercise(lab: Lab,
     joined = (project / "mine" / "block_table.py").read_text()
     assert "divmod(token_idx, block_size)" in joined
     record = json.loads((project / "mine" / "progress.json").read_text())
-    assert record["04.2"] == {"status": "passed", "tries": 1}
+    assert record["04.2"] == {"status": "passed", "tries": 2}
 
 
 def move_a_slider(lab: Lab) -> None:
@@ -320,6 +322,17 @@ def solve_slot_of(lab: Lab) -> None:
     lab.show(exercise)
     lab.find(".cm-content", exercise)[0].click()
     lab.press("control+End", "shift+Home")
+    lab.write("return token_idx")
+    lab.press("shift+Enter", "shift+Enter")
+    wait(lambda: "04.2 slot_of: not right yet" in lab.output(check), "04.2 slot_of: not right yet")
+    wait(lab.idle, "the kernel to be idle")
+    told = lab.output(check)
+    assert catalogue()["04.2"].mistakes["ignores the table"] in " ".join(told.split())
+    assert "again = slot_of(" in told and catalogue()["04.2"].hints[0] in " ".join(told.split())
+    lab.show(check)
+    lab.screenshot("5-not-right")
+    lab.find(".cm-content", exercise)[0].click()
+    lab.press("control+End", "shift+Home")
     lab.write("block, offset = divmod(token_idx, block_size)")
     lab.press("Enter")
     lab.write("return block_ids[block] * block_size + offset")
@@ -333,4 +346,4 @@ def solve_slot_of(lab: Lab) -> None:
     wait(lambda: "04.2 slot_of: passed" in lab.output(check), "04.2 slot_of: passed")
     wait(lab.idle, "the kernel to be idle")
     lab.show(check)
-    lab.screenshot("5-passed")
+    lab.screenshot("6-passed")
