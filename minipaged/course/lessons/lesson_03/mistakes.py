@@ -198,7 +198,7 @@ MISTAKES = [
     ),
     Mistake(
         "03.2",
-        "waits for a fault that never comes",
+        "gives no page a frame",
         edit=((TOUCH, ""),),
     ),
     # 03.3
