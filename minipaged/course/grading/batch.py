@@ -1,35 +1,37 @@
-"""Many submissions: several judges at work, results written as they come, nothing that stops it.
+"""Many submissions: several markers at work, results written as they come, nothing that stops it.
 
-Each judge is a process with a sandbox of its own. It gets one submission at a time and may take as
-long as its exercises' limits together; then it is replaced, and the submission has no points.
+Each marker is a process with a sandbox of its own. It gets one submission at a time and may take as
+long as its exercises' limits together; then it is killed, and the submission is tried once more.
 """
 
-import contextlib
+import concurrent.futures
 import hashlib
 import json
 import multiprocessing
-import multiprocessing.connection
 import os
 import re
-import signal
 import sys
-import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
+from functools import cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
+
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..kit.catalogue import Exercise, catalogue
 from ..notebook.mine import write_atomically
 from . import feedback, results, submissions
 from .channel import Limits, SandboxError
-from .judge import READING_SECONDS, Grade, Outcome, TooSlow, at_most, grade
+from .marking import READING_SECONDS, Marks, TooSlow, at_most, mark, unmarked
 from .results import Record
 from .sandbox import Sandbox, why_not
 from .submissions import Submission
 from .words import clean
+
+STARTING_SECONDS = 180.0  # that a marker's sandbox may take to start
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +53,8 @@ class Plan:
 
     @property
     def patience(self) -> float:
-        """Seconds after which a judge itself must have gone wrong."""
-        return 60 + 2.2 * self.limits.seconds * len(self.exercises)
-
-
-@dataclass(slots=True)
-class Judge:
-    """A judge's process, and what it is at work on."""
-
-    process: Any
-    pipe: Connection
-    item: Submission | None = None
-    due: float = 0.0
+        """Seconds after which a marker itself must have gone wrong."""
+        return STARTING_SECONDS + 2.2 * self.limits.seconds * len(self.exercises)
 
 
 def key_of(student: str) -> str:
@@ -74,42 +66,33 @@ def key_of(student: str) -> str:
 
 
 def work(
-    pipe: Connection, ids: list[str], isolation: str, limits: Limits, seed: int | None
-) -> None:
-    """A judge: grades what comes through the pipe until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    item: Submission, ids: list[str], isolation: str, limits: Limits, seed: int | None
+) -> Record:
+    """What a marker does with a submission."""
     os.environ["MINIPAGED_MINE"] = "off"
+    exercises = [catalogue()[exercise_id] for exercise_id in ids]
+    return results.record(mark(item, exercises, own_sandbox(isolation, limits), seed))
+
+
+@cache
+def own_sandbox(isolation: str, limits: Limits) -> Sandbox:
+    """The sandbox of this marker; it ends with the marker."""
     import torch
 
     torch.set_num_threads(1)
-    exercises = [catalogue()[exercise_id] for exercise_id in ids]
-    try:
-        sandbox = Sandbox(isolation, limits)
-    except SandboxError as error:
-        pipe.send(("broken", str(error)))
-        return
-    pipe.send(("ready", None))
-    with sandbox, contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            submission = pipe.recv()
-            try:
-                pipe.send(("done", results.record(grade(submission, exercises, sandbox, seed))))
-            except (EOFError, ConnectionError):
-                raise
-            except Exception as error:  # a fault of ours must not cost another submission
-                pipe.send(("failed", f"{type(error).__name__}: {error}"))
+    return Sandbox(isolation, limits)
 
 
 def run(
     items: list[Submission], plan: Plan, progress: TextIO | None = sys.stderr
 ) -> tuple[str, list[Record]]:
-    """Grade a batch; results are written as they come, and those that stand are not made again.
+    """Grade a batch; results are written as they come, and those of an earlier run are kept.
 
     Returns:
         The kind of isolation, and the records in the order of the items.
 
     Raises:
-        SandboxError: when no judge can start.
+        SandboxError: when no marker can start.
     """
     reasons = []
     for kind in [plan.isolation] if plan.isolation else ["bubblewrap", "user"]:
@@ -130,7 +113,7 @@ def run_with(items: list[Submission], plan: Plan, progress: TextIO | None) -> li
     """The same with the plan's kind of isolation."""
     plan.out.mkdir(parents=True, exist_ok=True)
     records: dict[str, Record] = {}
-    waiting: deque[Submission] = deque()
+    waiting: list[Submission] = []
     for item in items:
         known = resumed(item, plan)
         if known is None:
@@ -188,101 +171,65 @@ def resumed(item: Submission, plan: Plan) -> Record | None:
         return None
 
 
-def attend(
-    waiting: deque[Submission], plan: Plan, done: Callable[[Submission, Record], None]
-) -> None:
-    """Hand submissions to judges until none is left, and replace judges that go wrong."""
-    judges: list[Judge] = []
-    retried: set[str] = set()
-    broken: list[str] = []
-    starts = 0
-    try:
-        while waiting or any(judge.item for judge in judges):
-            while len(judges) < min(plan.jobs, len(waiting) + sum(1 for j in judges if j.item)):
-                if len(broken) > 2 or starts > 10 + 3 * len(waiting) + plan.jobs:
-                    raise SandboxError(broken[-1] if broken else "judges end again and again")
-                judges.append(start_judge(plan))
-                starts += 1
-            pipes: list[Any] = [judge.pipe for judge in judges]
-            ready = multiprocessing.connection.wait(pipes, timeout=1.0)
-            for judge in judges[:]:
-                why = None
-                if judge.pipe in ready:
-                    try:
-                        kind, value = judge.pipe.recv()
-                    except (EOFError, OSError):
-                        kind, value = "lost", "its judge ended"
-                    if kind == "done":
-                        assert judge.item is not None
-                        done(judge.item, value)
-                        judge.item = None
-                    elif kind == "broken":
-                        broken.append(value)
-                        end_judge(judges, judge)
-                        continue
-                    elif kind in ("failed", "lost"):
-                        why = value
-                    if why is None:
-                        hand_out(judge, waiting, plan)
-                elif judge.due and time.monotonic() > judge.due:
-                    why = "its judge did not end in time"
-                if why is not None:
-                    item, judge.item = judge.item, None
-                    end_judge(judges, judge)
-                    if item is None:
-                        broken.append(str(why))
-                    elif item.student in retried:
-                        done(item, given_up(item, plan, str(why)))
-                    else:
-                        retried.add(item.student)
-                        waiting.append(item)
-            for judge in judges[:]:
-                if judge.item is None and not waiting and judge.due == 0.0:
-                    end_judge(judges, judge)
-    finally:
-        for judge in judges[:]:
-            end_judge(judges, judge)
+Done = Callable[[Submission, Record], None]
+Work = Callable[[Submission, list[str], str, Limits, int | None], Record]
 
 
-def hand_out(judge: Judge, waiting: deque[Submission], plan: Plan) -> None:
-    """Give a judge its next submission, if there is one."""
-    judge.due = 0.0
-    if waiting:
-        judge.item = waiting.popleft()
-        judge.due = time.monotonic() + plan.patience
-        with contextlib.suppress(OSError):  # its end is noticed when nothing comes back
-            judge.pipe.send(judge.item)
+def attend(waiting: list[Submission], plan: Plan, done: Done, work: Work = work) -> None:
+    """Mark submissions; what a marker did not come to an end with is tried once more, by others.
+
+    Raises:
+        SandboxError: when no sandbox works.
+    """
+    lost = attempt(waiting, plan, done, work)
+    if lost:
+        lost = attempt([item for item, _ in lost], plan, done, work)
+    for item, why in lost:
+        done(item, given_up(item, plan, why))
 
 
-def start_judge(plan: Plan) -> Judge:
-    """A new judge; it says when it is ready."""
+def attempt(
+    items: list[Submission], plan: Plan, done: Done, work: Work
+) -> list[tuple[Submission, str]]:
+    """Mark submissions with fresh markers; those that no record came of, and why."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
     ids = [exercise.id for exercise in plan.exercises]
-    args = (theirs, ids, isolation_of(plan), plan.limits, plan.seed)
-    process = context.Process(target=work, args=args, daemon=True)
-    process.start()
-    theirs.close()
-    return Judge(process, ours, due=time.monotonic() + 180)
+    args = (ids, isolation_of(plan), plan.limits, plan.seed)
+    lost: list[tuple[Submission, str]] = []
+    refused = 0
+    pool = ProcessPool(min(plan.jobs, len(items)), context=context)  # type: ignore[arg-type]
+    try:
+        futures: dict[ProcessFuture[Record], Submission] = {
+            pool.schedule(work, (item, *args), timeout=plan.patience): item for item in items
+        }
+        for future in concurrent.futures.as_completed(futures):
+            item, error = futures[future], future.exception()
+            if error is None:
+                done(item, future.result())
+                continue
+            refused += isinstance(error, SandboxError)
+            if refused > 2 or refused == len(items):
+                raise error
+            lost.append((item, why_lost(error)))
+    finally:
+        pool.stop()
+        pool.join()
+    return lost
 
 
-def end_judge(judges: list[Judge], judge: Judge) -> None:
-    """End a judge's process; its sandbox ends with it."""
-    judges.remove(judge)
-    judge.pipe.close()
-    judge.process.join(0.5 if judge.item is None else 0)
-    if judge.process.is_alive():
-        judge.process.kill()
-        judge.process.join(5)
+def why_lost(error: BaseException) -> str:
+    """Why a submission has no record, for its instructor."""
+    if isinstance(error, TimeoutError):
+        return "its marker did not end in time"
+    if isinstance(error, ProcessExpired):
+        return f"its marker ended, with status {error.exitcode}"
+    return f"{type(error).__name__}: {error}"
 
 
 def given_up(item: Submission, plan: Plan, why: str) -> Record:
-    """The record of a submission that no judge came to an end with: no points, and said."""
-    outcomes = [
-        Outcome(e.id, e.title, e.name, "not graded", 0, e.points, because=clean(why, 300))
-        for e in plan.exercises
-    ]
-    found = Grade(clean(item.student, 200), clean(str(item.path)), "", isolation_of(plan), outcomes)
+    """The record of a submission that no marker came to an end with: no points, and said."""
+    outcomes = [unmarked(exercise, "not graded", why) for exercise in plan.exercises]
+    found = Marks(clean(item.student, 200), clean(str(item.path)), "", isolation_of(plan), outcomes)
     return results.record(replace(found, warnings=[clean(f"not graded: {why}", 300)]))
 
 
@@ -293,30 +240,32 @@ def isolation_of(plan: Plan) -> str:
 
 
 class Bar:
-    """A line that says how far it is: on a terminal it grows, elsewhere there are ten of them."""
+    """Says how far it is: a bar with an estimate on a terminal, elsewhere a line for each tenth."""
 
     def __init__(self, total: int, done: int, out: TextIO | None) -> None:
-        self.total, self.count, self.resumed, self.out = total, done, done, out
-        self.start = time.monotonic()
-        if out and done:
-            print(f"{done} of {total} stand from an earlier run", file=out)
+        self.total, self.count = total, done
+        self.out = Console(file=out, quiet=out is None, highlight=False, soft_wrap=True)
+        if done:
+            self.out.print(f"{done} of {total} are kept from an earlier run")
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("submissions,"))
+        self.bar = Progress(
+            *columns,
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=self.out,
+            disable=not self.out.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=total, completed=done)
+        self.bar.start()
 
     def step(self) -> None:
         """One more."""
         self.count += 1
-        if not self.out:
-            return
-        seconds = time.monotonic() - self.start
-        rate = 60 * (self.count - self.resumed) / max(seconds, 1e-3)
-        text = f"{self.count}/{self.total} submissions, {rate:.0f} a minute"
-        if self.out.isatty():
-            filled = 30 * self.count // self.total
-            self.out.write(f"\r[{'#' * filled}{'.' * (30 - filled)}] {text} ")
-        elif self.count == self.total or self.count % max(1, self.total // 10) == 0:
-            self.out.write(f"{text}\n")
-        self.out.flush()
+        self.bar.advance(self.task)
+        if not self.out.is_terminal:
+            if self.count == self.total or self.count % max(1, self.total // 10) == 0:
+                self.out.print(f"{self.count}/{self.total} submissions")
 
     def end(self) -> None:
-        """The line is done."""
-        if self.out and self.out.isatty():
-            self.out.write("\n")
+        """The last of it."""
+        self.bar.stop()

@@ -4,7 +4,6 @@ python -m minipaged.course.grading.bench N [--jobs J]
 """
 
 import argparse
-import ast
 import json
 import os
 import sys
@@ -15,9 +14,10 @@ from pathlib import Path
 
 from ..authoring.cutting import cut
 from ..kit.catalogue import ROOT, catalogue
+from ..kit.mistakes import given_names
 from . import batch
 from .channel import SandboxError
-from .judge import exercises_of
+from .marking import exercises_of
 from .submissions import find_submissions
 
 
@@ -28,24 +28,10 @@ def notebook(lesson: str, skip: str | None = None) -> str:
         if exercise.lesson == lesson:
             text = (ROOT / f"{exercise.module.replace('.', '/')}.py").read_text(encoding="utf-8")
             piece = cut(text, exercise.name, exercise.todo)
-            cells.append(code_cell(given_names(text, exercise.module, exercise.name)))
+            cells.append(code_cell(given_names(exercise)))
             source = piece.stub if exercise.id == skip else piece.source
             cells.append(code_cell(source, {"minipaged": {"exercise": exercise.id}}))
     return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
-
-
-def given_names(text: str, module: str, name: str) -> str:
-    """The imports that a lesson gives before an exercise: the module's own, and its other names."""
-    tree = ast.parse(text)
-    lines = []
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.level:
-            node.module, node.level = f"minipaged.{node.module}", 0
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            lines.append(ast.unparse(node))
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name != name:
-            lines.append(f"from {module} import {node.name}")
-    return "\n".join(lines)
 
 
 def code_cell(source: str, metadata: dict | None = None) -> dict:

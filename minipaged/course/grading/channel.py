@@ -1,4 +1,4 @@
-"""A judge's end of one child: requests go in, and replies come back that are trusted in nothing.
+"""The marker's end of one child: requests go in, and replies come back that are trusted in nothing.
 
 A frame is 4 bytes of length, JSON, and the bytes of tensors. A request carries a number that
 nobody can guess, and its reply must carry the same.
@@ -95,8 +95,8 @@ class Channel:
         match reply.get("error"):
             case None if "error" in reply:
                 pass
-            case [str(kind), str(text)]:
-                self.loaded = Error(kind, text)
+            case [str(kind), str(text), str(name), str()]:
+                self.loaded = Error(kind, text, name)
             case _:
                 self.close()
                 raise Lost("its process answered in a form that is none")
@@ -176,7 +176,7 @@ class Channel:
             self.leash.settimeout(10)
             report = json.loads(self.leash.recv(4096) or b"{}")
         except TimeoutError:  # the supervisor still waits for the child's end
-            return "its process closed its line to the judge"
+            return "its process closed its line to the marker"
         except (OSError, ValueError):
             report = {}
         if "refused" in report:
@@ -220,7 +220,7 @@ WIDTHS = {
     "complex128": 16,
 }
 MAX_NODES = 100_000
-MAX_ELEMENTS = 1 << 18  # a check may walk over each of them, in the judge; none needs 10,000
+MAX_ELEMENTS = 1 << 18  # a check may walk over each of them, in the marker; none needs 10,000
 
 
 def inspect_tree(tree: Any, blobs: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""A page for each student: what holds, what failed, and which misconception that points to.
+"""A page for each student: what holds, what failed, and the mistake that it is.
 
 It holds no expected value, no drawn input and no script.
 """
@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 from ..notebook.mine import write_atomically
-from .results import Record
+from .results import Record, label_of
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 46em; margin: 2em auto; padding: 0 1em;
@@ -62,8 +62,7 @@ def section(e: Record) -> str:
     if e["status"] in ("passed", "failed"):
         rows.append(("holds", e["holds"]))
     if e["status"] != "passed":
-        rows += [("tried", e["what"]), ("saw", e["saw"]), ("perhaps", e["because"])]
-        rows.append(("hint", e["hint"]))
+        rows += [("saw", e["saw"]), (label_of(e), e["because"]), ("hint", e["hint"])]
     listed = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows if text)
     kind = e["status"] if e["status"] in ("passed", "failed") else "other"
     return (

@@ -11,8 +11,8 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..kit.catalogue import ROOT
-from .judge import exercises_of
+from ..kit.catalogue import PACKAGE, ROOT
+from .marking import exercises_of
 
 SETUP = """\
 #!/bin/bash
@@ -44,7 +44,7 @@ cp /autograder/grades/gradescope/submission.json /autograder/results/results.jso
 """
 
 WORKFLOW = """\
-# Grades the repository that it stands in. Its results are worth something only where students can't
+# Grades the repository that it is in. Its results are worth something only where students can't
 # change it: in the instructor's repository, or as the workflow that a classroom tool prescribes.
 name: grade
 on: [push, workflow_dispatch]
@@ -93,14 +93,13 @@ jobs:
           path: results
 """
 
-LEFT_OUT = {"__pycache__", "figures"}
+LEFT_OUT = {"__pycache__", "figures.py", "demos.py", "lesson.md"}
 PLACEHOLDER = "OWNER/COURSE"
 
 
 def course_files() -> list[Path]:
-    """What grading needs: the package, its checks, the lessons' sources, what to install."""
-    files = [path for path in (ROOT / "minipaged").rglob("*") if path.is_file()]
-    files += (ROOT / "lessons" / "source").glob("*.md")
+    """What grading needs: the package, and what to install."""
+    files = [path for path in PACKAGE.rglob("*") if path.is_file()]
     files += [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
     return sorted(path for path in files if not set(path.parts) & LEFT_OUT)
 
@@ -140,12 +139,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--course", default=PLACEHOLDER, help="the course's repository on GitHub")
     args = parser.parse_args(argv)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", args.course):
-        parser.error(f"{args.course!r} is no OWNER/NAME")
+        parser.error(f"{args.course!r} is not OWNER/NAME")
     try:
         lessons = sorted({e.lesson for e in exercises_of(args.lesson or None)})
     except ValueError as error:
         parser.error(str(error))
     lessons = lessons if args.lesson else []
+    if args.kind == "gradescope" and not (ROOT / "constraints.txt").exists():
+        parser.error("Gradescope's zip is made in a checkout of the course, not from a package")
     if args.kind == "gradescope":
         gradescope_zip(args.out, lessons)
     else:

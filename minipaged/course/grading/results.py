@@ -11,9 +11,10 @@ The canonical form, `minipaged/grades/v1`, is JSON:
         student, path, digest (of the files), isolation ("bubblewrap", "user", "none"),
         official (false for "none"), score, max_score, files, warnings,
         exercises  for each: id, title, name, status ("passed", "failed", "not done", "missing",
-                   "not graded"), points, max_points, what, saw, because, holds, hint, seed, seconds
+                   "not graded"), points, max_points, saw, mistake (the name of the known mistake
+                   that acts as the code does, or null), because, holds, hint, seed, seconds
 
-Neither expected values nor drawn inputs stand in it; the seed tells the instructor what was drawn.
+Neither expected values nor drawn inputs are in it; the seed tells the instructor what was drawn.
 """
 
 import csv
@@ -29,10 +30,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from ..authoring.lesson_text import SOURCES
-from ..kit.catalogue import ROOT, Exercise
+from ..kit.catalogue import FILE, PACKAGE, Exercise
 from ..notebook.mine import write_atomically
-from .judge import Grade
+from .marking import Marks
 
 SCHEMA = "minipaged/grades/v1"
 FORMATS = ("json", "csv", "junit", "gradescope", "classroom50")
@@ -43,9 +43,8 @@ Record = dict[str, Any]
 def course_digest() -> str:
     """A digest of everything that a verdict depends on."""
     digest = hashlib.sha256()
-    files = [*(ROOT / "minipaged").glob("**/*.py"), *SOURCES.glob("*.md")]
-    for file in sorted(files):
-        digest.update(file.relative_to(ROOT).as_posix().encode() + b"\0" + file.read_bytes())
+    for file in sorted([*PACKAGE.rglob("*.py"), FILE]):
+        digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
@@ -54,23 +53,22 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def record(grade: Grade) -> Record:
+def record(marks: Marks) -> Record:
     """One submission in the canonical form."""
-    exercises = []
-    for outcome in grade.outcomes:
-        entry = asdict(outcome)
-        del entry["full"]
-        exercises.append(entry)
+    exercises = [
+        {name: value for name, value in asdict(outcome).items() if name != "full"}
+        for outcome in marks.outcomes
+    ]
     return {
-        "student": grade.student,
-        "path": grade.path,
-        "digest": grade.digest,
-        "isolation": grade.isolation,
-        "official": grade.isolation != "none",
-        "score": grade.score,
-        "max_score": grade.max_score,
-        "files": grade.files,
-        "warnings": grade.warnings,
+        "student": marks.student,
+        "path": marks.path,
+        "digest": marks.digest,
+        "isolation": marks.isolation,
+        "official": marks.isolation != "none",
+        "score": marks.score,
+        "max_score": marks.max_score,
+        "files": marks.files,
+        "warnings": marks.warnings,
         "exercises": exercises,
     }
 
@@ -98,18 +96,19 @@ def as_json(content: Any) -> str:
 
 
 def as_csv(doc: Record) -> str:
-    """A line for each submission: score, and points by exercise."""
+    """A line for each submission: score, points by exercise, and the known mistakes made."""
     out = io.StringIO()
     ids = list(dict.fromkeys(e["id"] for s in doc["submissions"] for e in s["exercises"]))
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["student", "score", "max_score", *ids, "isolation", "warnings"])
+    writer.writerow(["student", "score", "max_score", *ids, "mistakes", "isolation", "warnings"])
     for entry in doc["submissions"]:
         points = {
             e["id"]: "" if e["status"] == "not graded" else e["points"] for e in entry["exercises"]
         }
         row = [entry["student"], entry["score"], entry["max_score"]]
         row += [points.get(exercise, "") for exercise in ids]
-        row += [entry["isolation"], "; ".join(entry["warnings"])]
+        told = [f"{e['id']}: {e['mistake']}" for e in entry["exercises"] if e["mistake"]]
+        row += ["; ".join(told), entry["isolation"], "; ".join(entry["warnings"])]
         writer.writerow([no_formula(value) for value in row])
     return out.getvalue()
 
@@ -158,15 +157,21 @@ def xml_text(text: str) -> str:
     return "".join(c for c in text if c in "\t\n" or (c >= " " and c not in "\ufffe\uffff"))
 
 
+def label_of(e: Record) -> str:
+    """What kind of reason is given: what the code does, what must hold, or another."""
+    if e["status"] != "failed":
+        return "reason"
+    return "your code" if e["mistake"] else "must hold"
+
+
 def explanation(e: Record) -> str:
     """What a learner is told about one exercise, as plain text."""
     if e["status"] == "passed":
         return str(e["holds"])
     parts = [
         ("what holds", e["holds"] if e["status"] == "failed" else ""),
-        ("tried", e["what"]),
         ("saw", e["saw"]),
-        ("perhaps", e["because"]),
+        (label_of(e), e["because"]),
         ("hint", e["hint"]),
     ]
     lines = [f"{name}: {text}" for name, text in parts if text]

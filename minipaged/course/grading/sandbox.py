@@ -1,4 +1,4 @@
-"""Sandboxes: a warmed parent per judge, and a `Channel` to one child per exercise and submission.
+"""Sandboxes: a warmed parent per marker, and a `Channel` to one child per exercise and submission.
 
 Three kinds of isolation, named in every result:
 
@@ -29,12 +29,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
-from ..kit.catalogue import ROOT
+from ..kit.catalogue import PACKAGE, ROOT
 from .channel import Channel, Job, Limits, RemoteSubject, SandboxError
 
 HERE = Path(__file__).resolve().parent
-CODEC = HERE.parent / "subject.py"
-PACKAGE = ROOT / "minipaged"
+CODEC = PACKAGE / "course" / "kit" / "subject.py"
 LIBRARIES = ("torch", "numpy", "safetensors", "tokenizers", "triton")
 KINDS = ("bubblewrap", "user", "none")
 

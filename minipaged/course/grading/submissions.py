@@ -4,7 +4,6 @@ Nothing of a submission is believed: not its size, its names, its form or its me
 be read is read, what was odd about it becomes a warning, and what can't be read costs only itself.
 """
 
-import ast
 import hashlib
 import io
 import json
@@ -17,11 +16,14 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from ..kit.catalogue import Exercise, catalogue
-from ..kit.source import Extracted, NotFound, extract, is_stub, plain_python
+from ..kit.source import Extracted, NotFound, ParsedCell, extract, is_stub
 
 MAX_NOTEBOOK = 20 << 20
 MAX_CODE = 400_000  # characters of all code cells of a notebook
@@ -51,7 +53,7 @@ class Submission:
 
     Attributes:
         student: what it is called, the name of its file or folder.
-        path: where it lies.
+        path: where it is.
     """
 
     student: str
@@ -66,16 +68,16 @@ class File:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cell:
     """A cell that may hold code.
 
     Attributes:
         place: "cell 12 of 04_block_tables.ipynb".
-        text: Python, as far as it is Python: IPython's own lines are taken out.
+        text: as it was handed in.
         exercise: the exercise's id that its metadata names, or None.
-        markdown: it stands there as Markdown.
-        magics: how many lines were taken out.
+        markdown: it was handed in as Markdown.
+        magics: how many of its lines only IPython knows.
     """
 
     place: str
@@ -83,6 +85,20 @@ class Cell:
     exercise: str | None
     markdown: bool = False
     magics: int = 0
+
+    @cached_property
+    def code(self) -> ParsedCell:
+        """The text as Python, parsed when it is first looked at, and only then."""
+        return ParsedCell(self.text)
+
+    def defines(self, name: str) -> bool:
+        """Whether it defines a function or class of that name."""
+        return name in self.text and self.code.defined(name) is not None
+
+    def is_stub(self, exercise: Exercise) -> bool:
+        """Whether its definition of the exercise's object has not been worked on."""
+        node = self.code.defined(exercise.name)
+        return node is not None and is_stub(node, exercise.todo)
 
 
 @dataclass(slots=True)
@@ -166,7 +182,7 @@ def is_one_students(folder: Path) -> bool:
 
 
 def read(submission: Submission) -> Contents:
-    """Read a submission; whatever is wrong with it stands in its warnings."""
+    """Read a submission; whatever is wrong with it is in its warnings."""
     contents = Contents()
     found = hashlib.sha256()
     for file in first_files(submission, contents.warnings):
@@ -258,7 +274,7 @@ def by_name(name: str) -> tuple[str, bool, str]:
 
 
 def read_bytes(path: Path, name: str, warnings: list[str]) -> bytes | None:
-    """A regular file's bytes; None with a warning where it is none, or too large."""
+    """A regular file's bytes; None with a warning where it is not one, or too large."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
         descriptor = os.open(path, flags)
@@ -269,7 +285,7 @@ def read_bytes(path: Path, name: str, warnings: list[str]) -> bytes | None:
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
-            warnings.append(f"{name} was not read: it is no ordinary file")
+            warnings.append(f"{name} was not read: it is not an ordinary file")
             return None
         data = file.read(MAX_NOTEBOOK + 1)
     if len(data) > MAX_NOTEBOOK:
@@ -319,89 +335,142 @@ def files_of_zip(path: Path, warnings: list[str]) -> Iterator[File]:
             yield File(place.as_posix(), text)
 
 
+class Notebook(msgspec.Struct):
+    """What is read of a notebook; a cell of another form is no reason to refuse the others."""
+
+    cells: list[Any]
+    nbformat: Any = None
+
+
+class Worksheet(msgspec.Struct):
+    """The place of the cells in notebooks before format 4."""
+
+    cells: list[Any]
+
+
+class OldNotebook(msgspec.Struct):
+    """A notebook before format 4."""
+
+    worksheets: list[Any]
+    nbformat: Any = None
+
+
+class WrittenCell(msgspec.Struct):
+    """A cell of a notebook; before format 4 its text is its input."""
+
+    cell_type: str
+    source: str | list[str] | None = None
+    input: str | list[str] = ""
+    metadata: Any = None
+
+    @property
+    def text(self) -> str:
+        """The text, without what no file could hold."""
+        text = self.input if self.source is None else self.source
+        text = text if isinstance(text, str) else "".join(text)
+        return text.encode("utf-8", "replace").decode().replace("\0", "")
+
+
+class OwnTag(msgspec.Struct):
+    exercise: str
+
+
+class OwnMetadata(msgspec.Struct):
+    """What the builder says of a cell."""
+
+    minipaged: OwnTag
+
+
+class NbgradersTag(msgspec.Struct):
+    grade_id: Annotated[str, msgspec.Meta(pattern=r"^ex-\d\d-\d+$")]
+
+
+class NbgradersMetadata(msgspec.Struct):
+    """What nbgrader needs to be told of a cell."""
+
+    nbgrader: NbgradersTag
+
+
+Model = TypeVar("Model", bound=msgspec.Struct)
+
+
+def as_model(value: Any, model: type[Model]) -> Model | None:
+    """What was read of JSON as a model; None where it has another form."""
+    try:
+        return msgspec.convert(value, model)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
 def read_notebook(file: File, warnings: list[str]) -> list[Cell]:
     """The cells of a notebook that may hold code.
 
     Raises:
-        ValueError: saying why it is no notebook.
+        ValueError: saying why it is not a notebook.
     """
-    try:
-        notebook = json.loads(file.data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8 text") from None
-    except json.JSONDecodeError as error:
-        what = "it is empty" if not file.data.strip() else f"it is no JSON ({error})"
-        raise ValueError(what) from None
-    except RecursionError:
-        raise ValueError("its JSON is nested too deep") from None
-    if type(notebook) is not dict:
-        raise ValueError("it is no notebook")
-    version = notebook.get("nbformat")
-    cells = notebook.get("cells")
-    if type(cells) is not list:
-        sheets = notebook.get("worksheets")
-        if type(sheets) is not list:
-            raise ValueError("it is no notebook: it has no cells")
-        parts = [s.get("cells") for s in sheets if type(s) is dict]
-        cells = [cell for part in parts if type(part) is list for cell in part]
-    if version != 4:
-        warnings.append(f"{file.name} says that its format is {str(version)[:20]!r}, not 4")
-    if len(cells) > MAX_CELLS:
+    written = cells_of(file, warnings)
+    if len(written) > MAX_CELLS:
         raise ValueError(f"it has more than {MAX_CELLS} cells")
-    found: list[Cell] = []
-    odd = 0
-    for number, cell in enumerate(cells, 1):
-        place = f"cell {number} of {file.name}"
-        if type(cell) is not dict:
-            odd += 1
-            continue
-        text = text_of(cell)
-        if text is None:
-            odd += 1
-            continue
-        if cell.get("cell_type") in ("code", "markdown", "raw"):
-            markdown = cell["cell_type"] != "code"
-            magics = [line for line in text.split("\n") if line.lstrip().startswith(("%", "!"))]
-            if not markdown and len(magics) * len(text) > 1_000_000:
-                warnings.append(f"{place} was left out: too many lines that only IPython knows")
-                continue
-            if markdown and len(text) > 50_000:
-                continue
-            if len(text) > MAX_CODE:  # data, no solution
-                warnings.append(f"{place} was left out: it has more than {MAX_CODE} characters")
-                continue
-            text = text if markdown else plain_python(text)
-            found.append(Cell(place, text, exercise_of(cell), markdown, len(magics)))
-    if odd:
+    models = [as_model(cell, WrittenCell) for cell in written]
+    if odd := models.count(None):
         warnings.append(f"{file.name}: {odd} cells have no form that is known")
+    found = [
+        cell
+        for number, model in enumerate(models, 1)
+        if model and (cell := code_cell(model, f"cell {number} of {file.name}", warnings))
+    ]
     code = [cell.text for cell in found if not cell.markdown]
     if sum(map(len, code)) > MAX_CODE or sum(text.count("\n") for text in code) > MAX_LINES:
         raise ValueError(f"it holds more than {MAX_CODE} characters or {MAX_LINES} lines of code")
     return found
 
 
-def text_of(cell: dict[str, Any]) -> str | None:
-    """A cell's text, without what no file could hold; None where it has none."""
-    source = cell.get("source", cell.get("input"))
-    if type(source) is list and all(type(part) is str for part in source):
-        source = "".join(source)
-    if type(source) is not str:
+def cells_of(file: File, warnings: list[str]) -> list[Any]:
+    """The cells of a notebook of any format, whatever their form; ValueError as `read_notebook`."""
+    try:
+        content = json.loads(file.data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        what = "it is empty" if not file.data.strip() else f"it is not JSON ({error})"
+        raise ValueError(what) from None
+    except RecursionError:
+        raise ValueError("its JSON is nested too deep") from None
+    if type(content) is not dict:
+        raise ValueError("it is not a notebook")
+    notebook = as_model(content, Notebook) or as_model(content, OldNotebook)
+    if notebook is None:
+        raise ValueError("it is not a notebook: it has no cells")
+    if notebook.nbformat != 4:
+        said = str(notebook.nbformat)[:20]
+        warnings.append(f"{file.name} says that its format is {said!r}, not 4")
+    if isinstance(notebook, Notebook):
+        return notebook.cells
+    sheets = [as_model(sheet, Worksheet) for sheet in notebook.worksheets]
+    return [cell for sheet in sheets if sheet for cell in sheet.cells]
+
+
+def code_cell(cell: WrittenCell, place: str, warnings: list[str]) -> Cell | None:
+    """A cell that may hold code; None for one that can't, or that would take too long to read."""
+    text, markdown = cell.text, cell.cell_type != "code"
+    magics = sum(line.lstrip().startswith(("%", "!")) for line in text.split("\n"))
+    if cell.cell_type not in ("code", "markdown", "raw") or (markdown and len(text) > 50_000):
         return None
-    return source.encode("utf-8", "replace").decode().replace("\0", "")
+    if not markdown and magics * len(text) > 1_000_000:
+        warnings.append(f"{place} was left out: too many lines that only IPython knows")
+        return None
+    if len(text) > MAX_CODE:  # data, not a solution
+        warnings.append(f"{place} was left out: it has more than {MAX_CODE} characters")
+        return None
+    return Cell(place, text, exercise_of(cell.metadata), markdown, magics)
 
 
-def exercise_of(cell: dict[str, Any]) -> str | None:
+def exercise_of(metadata: Any) -> str | None:
     """The exercise that a cell's metadata names, its own or nbgrader's."""
-    metadata = cell.get("metadata")
-    if type(metadata) is not dict:
-        return None
-    own = metadata.get("minipaged")
-    if type(own) is dict and type(own.get("exercise")) is str:
-        return str(own["exercise"])
-    given = metadata.get("nbgrader")
-    if type(given) is dict and type(given.get("grade_id")) is str:
-        found = re.fullmatch(r"ex-(\d\d)-(\d+)", given["grade_id"])
-        return f"{found[1]}.{found[2]}" if found else None
+    if own := as_model(metadata, OwnMetadata):
+        return own.minipaged.exercise
+    if given := as_model(metadata, NbgradersMetadata):
+        return given.nbgrader.grade_id.removeprefix("ex-").replace("-", ".")
     return None
 
 
@@ -427,84 +496,58 @@ def find(exercise: Exercise, cells: list[Cell]) -> Found:
     Raises:
         NotFound: when there is none.
     """
-    warnings: list[str] = []
-    named = [cell for cell in cells if cell.exercise == exercise.id]
-    tagged = [cell for cell in named if not cell.markdown and defines(cell.text, exercise.name)]
-    others = [
-        cell
-        for cell in cells
-        if cell not in named and not cell.markdown and defines(cell.text, exercise.name)
-    ]
-    chosen: Cell | None = None
-    written = [cell for cell in others if not still_stub(cell.text, exercise)]
-    if tagged and not (still_stub(tagged[-1].text, exercise) and written):
-        chosen = tagged[-1]
-        if len(tagged) > 1:
-            places = " and ".join(cell.place for cell in tagged)
-            warnings.append(f"{exercise.id} stands twice, in {places}: the last counts")
-        elif written and written[-1].exercise is None:
-            where = written[-1].place
-            warnings.append(f"{where} defines {exercise.name} too: the exercise's own cell counts")
-    elif others:
-        chosen = (written or others)[-1]
-        found = f"found by the name {exercise.name} in {chosen.place}"
-        if not named:
-            warnings.append(f"no cell says that it is exercise {exercise.id}; {found}")
-        elif tagged:
-            warnings.append(f"the cell of {exercise.id} is untouched; {found}")
-        else:
-            warnings.append(f"the cell of {exercise.id} does not define it; {found}")
-    if chosen is None:
-        texts = [c for c in cells if c.markdown and defines(c.text, exercise.name)]
-        texts = [c for c in texts if c.exercise == exercise.id] or texts
-        if texts:
-            chosen = texts[-1]
-            warnings.append(f"{chosen.place} is no code cell; it was read as code")
-    if chosen is None:
-        broken = [cell for cell in named if not cell.markdown]
-        if broken:
-            notes = why_unreadable(broken[-1].text)
-            raise NotFound(f"the cell does not define {exercise.name}{notes}")
-        raise NotFound(f"no cell defines {exercise.name}")
+    chosen, warnings = choose(exercise, cells)
     if chosen.magics:
         where = f"{exercise.id}: {chosen.magics} lines"
         warnings.append(f"{where} that only IPython knows were left out")
-    earlier = [cell.text for cell in cells if not cell.markdown and cell is not chosen]
+    earlier = [cell.code for cell in cells if not cell.markdown and cell is not chosen]
     given = {e.name: e.module for e in catalogue().values() if e.id != exercise.id}
-    extracted = extract([*earlier, chosen.text], exercise.name, given)
-    stub = is_stub(ast.parse(extracted.target).body[0], exercise.todo)
-    return Found(extracted, stub, tuple(warnings))
+    extracted = extract([*earlier, chosen.code], exercise.name, given)
+    return Found(extracted, chosen.is_stub(exercise), tuple(warnings))
 
 
-def defines(text: str, name: str) -> bool:
-    """Whether a cell defines a function or class of that name."""
-    if name not in text:
-        return False
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return any(isinstance(n, ast.FunctionDef | ast.ClassDef) and n.name == name for n in body)
+def choose(exercise: Exercise, cells: list[Cell]) -> tuple[Cell, list[str]]:
+    """The cell whose definition counts, and what is odd about it; NotFound as `find`."""
+    named = [cell for cell in cells if cell.exercise == exercise.id]
+    defining = [cell for cell in cells if not cell.markdown and cell.defines(exercise.name)]
+    tagged = [cell for cell in defining if cell.exercise == exercise.id]
+    others = [cell for cell in defining if cell.exercise != exercise.id]
+    written = [cell for cell in others if not cell.is_stub(exercise)]
+    if tagged and not (tagged[-1].is_stub(exercise) and written):
+        return tagged[-1], what_else(exercise, tagged, written)
+    if others:
+        chosen = (written or others)[-1]
+        if not named:
+            why = f"no cell says that it is exercise {exercise.id}"
+        else:
+            state = "is untouched" if tagged else "does not define it"
+            why = f"the cell of {exercise.id} {state}"
+        return chosen, [f"{why}; found by the name {exercise.name} in {chosen.place}"]
+    texts = [cell for cell in cells if cell.markdown and cell.defines(exercise.name)]
+    if texts:
+        chosen = ([cell for cell in texts if cell.exercise == exercise.id] or texts)[-1]
+        return chosen, [f"{chosen.place} is not a code cell; it was read as code"]
+    broken = [cell for cell in named if not cell.markdown]
+    if broken:
+        raise NotFound(f"the cell does not define {exercise.name}{why_unreadable(broken[-1])}")
+    raise NotFound(f"no cell defines {exercise.name}")
 
 
-def still_stub(text: str, exercise: Exercise) -> bool:
-    """Whether a cell's definition has not been worked on."""
-    nodes = [
-        node
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == exercise.name
-    ]
-    return is_stub(nodes[-1], exercise.todo)
+def what_else(exercise: Exercise, tagged: list[Cell], written: list[Cell]) -> list[str]:
+    """What is said where an exercise's own cell counts and others define its object too."""
+    if len(tagged) > 1:
+        places = " and ".join(cell.place for cell in tagged)
+        return [f"{exercise.id} is there twice, in {places}: the last counts"]
+    if written and written[-1].exercise is None:
+        where = written[-1].place
+        return [f"{where} defines {exercise.name} too: the exercise's own cell counts"]
+    return []
 
 
-def why_unreadable(text: str) -> str:
+def why_unreadable(cell: Cell) -> str:
     """What Python says of a cell, or nothing."""
-    if not text.strip():
+    if not cell.text.strip():
         return ": there is no Python in it"
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        return f": it is no Python ({error})"
-    except (RecursionError, MemoryError):
+    if isinstance(cell.code.error, RecursionError | MemoryError):
         return ": it is nested too deep"
-    return ""
+    return f": it is not Python ({cell.code.error})" if cell.code.error else ""

@@ -4,7 +4,7 @@
 
 The parent imports torch once and never sees learner's code, references or verdicts. For each job
 it gets two descriptors and forks a supervisor, which makes namespaces and forks the child: pid 1
-of its own world. The supervisor keeps the leash: when the judge lets go of it, or the child uses
+of its own world. The supervisor keeps the leash: when the marker lets go of it, or the child uses
 too much memory, the child is killed, and with it everything that it started.
 
 This file is run by its path and imports nothing of the package but the codec beside it.
@@ -105,12 +105,12 @@ def respond(host: Any, request: Any, codec: ModuleType) -> Any:
 
 
 def error_of(raised: BaseException, codec: ModuleType) -> list[str]:
-    """The name of the nearest built-in exception and its text, as far as it has one."""
+    """The fields of the codec's `Error`, its text as far as it has one."""
     try:
         text = str(raised)[:2000]
     except BaseException:
         text = ""
-    return [codec.builtin_name(raised), text]
+    return [codec.builtin_name(raised), text, type(raised).__name__, ""]
 
 
 def load(job: dict[str, Any], folder: str) -> ModuleType:

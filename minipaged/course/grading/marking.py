@@ -1,4 +1,4 @@
-"""Verdicts: the notebook's own checks, run here, against definitions that run in a sandbox."""
+"""Marks: the notebook's own checks, run here, against definitions that run in a sandbox."""
 
 import random
 import time
@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from ..kit.catalogue import Exercise, catalogue
-from ..kit.checking import SEEDS, check_of
-from ..kit.checking import judge as run_check
+from ..kit.catalogue import Exercise, catalogue, say
 from ..kit.source import NotFound
 from ..kit.subject import Error, Message, time_limit
+from ..kit.verdicts import SEEDS, Verdict, try_check
 from . import submissions
 from .channel import Channel, Job, Lost, RemoteSubject, SandboxError
 from .sandbox import Sandbox
@@ -19,22 +18,24 @@ from .view import view
 from .words import clean, masked
 
 READING_SECONDS = 20.0
-STATUSES = ("passed", "failed", "not done", "missing", "not graded")
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What judging one exercise came to.
+    """What checking one exercise of a submission came to.
 
     Attributes:
-        status: one of STATUSES. "not graded" is a fault of the machine, never of a submission.
+        status: "passed", "failed", "not done", "missing" (no cell defines it) or "not graded", which
+            is a fault of the machine and never of a submission.
         points: of `max_points`; all or none.
-        what: what was tried, without the numbers that were drawn.
-        saw: what came of it, without numbers.
-        because: the misconception that it points to.
+        saw: what came back, without the numbers in it.
+        mistake: the name of the known mistake that acts as this code does, or None.
+        because: what is said of it, or the rule that was broken.
+        holds: what a right solution does.
         hint: the first of the exercise's hints, where it failed.
         seed: what the inputs were drawn from; None where nothing ran.
-        full: the failure in the notebook's words, numbers and all; it is never written to a file.
+        seconds: that it took.
+        full: the verdict with the drawn and the expected values; it is never written to a file.
     """
 
     id: str
@@ -43,18 +44,25 @@ class Outcome:
     status: str
     points: int
     max_points: int
-    what: str = ""
     saw: str = ""
+    mistake: str | None = None
     because: str = ""
     holds: str = ""
     hint: str = ""
     seed: int | None = None
     seconds: float = 0.0
-    full: str = ""
+    full: Verdict | None = None
+
+    def take(self, verdict: Verdict) -> None:
+        """Fill in a verdict."""
+        self.status, self.full = verdict.status, verdict
+        self.saw, self.mistake = masked(verdict.saw), verdict.mistake
+        self.because = clean(verdict.because, 2000)
+        self.points = self.max_points if verdict.status == "passed" else 0
 
 
 @dataclass(slots=True)
-class Grade:
+class Marks:
     """What one submission came to."""
 
     student: str
@@ -80,32 +88,32 @@ def exercises_of(lessons: Iterable[str] | None) -> list[Exercise]:
     """The exercises of some lessons, or of all.
 
     Raises:
-        ValueError: naming a lesson that has none.
+        ValueError: naming a lesson that has none; or the whole course has none.
     """
     exercises = list(catalogue().values())
+    known = sorted({exercise.lesson for exercise in exercises})
+    if not known:
+        raise ValueError("the course's catalogue has no exercises")
     if lessons is None:
         return exercises
     wanted = [f"{int(lesson):02d}" if lesson.isdigit() else lesson for lesson in lessons]
-    known = sorted({exercise.lesson for exercise in exercises})
     for lesson in wanted:
         if lesson not in known:
             raise ValueError(f"lesson {lesson!r} has no exercises; there are {', '.join(known)}")
     return [exercise for exercise in exercises if exercise.lesson in wanted]
 
 
-def grade(
+def mark(
     submission: Submission, exercises: list[Exercise], sandbox: Sandbox, seed: int | None = None
-) -> Grade:
-    """Judge a submission's exercises, each in a process of its own."""
+) -> Marks:
+    """Check a submission's exercises, each in a process of its own."""
     try:
         with at_most(3 * READING_SECONDS):
             contents = submissions.read(submission)
     except (TooSlow, MemoryError, RecursionError) as error:
         contents = Contents(warnings=[f"it could not be read: {error or 'it is too large'}"])
-    outcomes = []
-    for exercise in exercises:
-        outcomes.append(grade_exercise(exercise, contents, sandbox, seed))
-    return Grade(
+    outcomes = [mark_exercise(exercise, contents, sandbox, seed) for exercise in exercises]
+    return Marks(
         student=clean(submission.student, 200),
         path=clean(str(submission.path), 400),
         digest=contents.digest,
@@ -125,41 +133,40 @@ def at_most(seconds: float) -> AbstractContextManager[None]:
     return time_limit(seconds, TooSlow(f"it takes longer than {seconds:g} s to read"))
 
 
-def grade_exercise(
+def unmarked(exercise: Exercise, status: str, because: str = "") -> Outcome:
+    """An outcome without points."""
+    outcome = Outcome(exercise.id, exercise.title, exercise.name, status, 0, exercise.points)
+    outcome.holds, outcome.because = exercise.holds, clean(because, 400)
+    return outcome
+
+
+def mark_exercise(
     exercise: Exercise, contents: Contents, sandbox: Sandbox, seed: int | None = None
 ) -> Outcome:
-    """Judge one exercise; warnings are added to the contents'."""
+    """Check one exercise of a submission; warnings are added to the contents'."""
     start = time.monotonic()
-    outcome = Outcome(
-        id=exercise.id,
-        title=exercise.title,
-        name=exercise.name,
-        status="missing",
-        points=0,
-        max_points=exercise.points,
-        holds=check_of(exercise.id).holds,
-    )
     try:
         with at_most(READING_SECONDS):
             found = submissions.find(exercise, contents.cells)
     except NotFound as error:
-        outcome.because = clean(str(error), 400)
-        return outcome
+        return unmarked(exercise, "missing", str(error))
     except Exception as error:  # text made to break those who read it
-        outcome.status = "failed"
-        outcome.because = f"The cells could not be read ({type(error).__name__})."
-        return outcome
+        because = f"The cells could not be read ({type(error).__name__})."
+        return unmarked(exercise, "failed", because)
     contents.warnings += found.warnings
+    outcome = unmarked(exercise, "not done")
     if found.stub:
-        outcome.status = "not done"
         return outcome
     outcome.seed = random.SystemRandom().getrandbits(48) if seed is None else seed
-    job = Job(
-        f"exercise_{exercise.id.replace('.', '_')}", found.extracted.source, view(exercise.id)
-    )
+    name = f"exercise_{exercise.id.replace('.', '_')}"
+    job = Job(name, found.extracted.source, view(exercise.id))
     for attempt in (1, 2):
         try:
-            judge_job(exercise, job, sandbox, outcome)
+            outcome.take(run_check(exercise, job, sandbox, outcome.seed))
+            break
+        except Lost as lost:
+            outcome.take(Verdict("failed", saw=str(lost), because=why_lost(str(lost))))
+            outcome.saw = str(lost)  # our own words, with the limit in them
             break
         except SandboxError as error:
             outcome.status, outcome.because = "not graded", clean(str(error), 400)
@@ -167,90 +174,57 @@ def grade_exercise(
                 outcome.status = "failed"
     outcome.seconds = round(time.monotonic() - start, 3)
     if outcome.status == "failed":
-        outcome.hint = check_of(exercise.id).hints[0]
+        outcome.hint = exercise.hints[0]
     return outcome
 
 
-def judge_job(exercise: Exercise, job: Job, sandbox: Sandbox, outcome: Outcome) -> None:
-    """Load a source in a sandbox, run the check against it, and fill the outcome in.
+def run_check(exercise: Exercise, job: Job, sandbox: Sandbox, seed: int) -> Verdict:
+    """Load a source in a sandbox and run the check against it.
 
-    Points are given for one thing only: the check ran to its end with every seed, on proper
-    replies.
+    It passes for one thing only: the check ran to its end with every seed, on proper replies.
 
     Raises:
+        Lost: there was no proper reply.
         SandboxError: the sandbox does not work.
     """
-    assert outcome.seed is not None
-    outcome.because = ""  # of an attempt before
-    try:
-        channel = sandbox.open(job)
-    except Lost as lost:
-        outcome.status = "failed"
-        outcome.what, outcome.saw = "running your definition alone", str(lost)
-        outcome.because = lost_because(str(lost))
-        return
-    with channel:
+    with sandbox.open(job) as channel:
         if channel.loaded:
-            outcome.status = "failed"
-            text = clean(f"{channel.loaded.kind}: {channel.loaded.text}", 300)
-            outcome.what = "running your definition alone, with what it needs"
-            outcome.full = f"{outcome.what}: {text}"
-            outcome.saw = masked(text)
-            outcome.because = not_loaded_because(channel.loaded)
-            return
-        seeds: list[int] = []  # proper replies to each
-        subjects = Subjects(channel, seeds)
-        verdict = run_check(exercise.id, subjects.new, outcome.seed)
+            saw = f"{channel.loaded.name}: {clean(channel.loaded.text)}"
+            due, because = say("no exception"), why_not_loaded(channel.loaded)
+            return Verdict("failed", say("running alone"), saw, due, because=because)
+        counts: list[int] = []  # proper replies to each subject
+
+        def new_subject() -> CountingSubject:
+            counts.append(0)
+            return CountingSubject(channel, len(counts) - 1, counts)
+
+        verdict = try_check(exercise, new_subject, seed)
         if channel.fault:
             raise SandboxError(channel.fault)
-        outcome.status = verdict.status
         if channel.broken:
-            outcome.status = "failed"
-            outcome.what = "running the check"
-            outcome.saw, outcome.because = channel.broken, lost_because(channel.broken)
-            outcome.full = f"{outcome.what}: {channel.broken}"
-        elif verdict.status == "passed" and (len(seeds) < SEEDS or min(seeds) < 1):
-            outcome.status = "not graded"
-            outcome.because = "The check asked nothing."
-        elif verdict.failure:
-            failure = verdict.failure
-            outcome.what = masked(failure.about)
-            outcome.saw = masked(failure.saw)
-            outcome.because = masked(failure.because, exercise.lesson)
-            outcome.full = clean(str(failure), 2000)
-    if outcome.status == "passed":
-        outcome.points = outcome.max_points
+            raise Lost(channel.broken)
+        if verdict.status == "passed" and (len(counts) < SEEDS or min(counts) < 1):
+            raise SandboxError("the check asked nothing")
+        return verdict
 
 
-def not_loaded_because(error: Error) -> str:
+def why_not_loaded(error: Error) -> str:
     """What a learner is told whose definition did not even load."""
     if error.kind in ("ImportError", "ModuleNotFoundError") and "minipaged" in error.text:
         return (
             "Your definition imports something of the package that this exercise may not use: the "
             "answers of this and later exercises are not there."
         )
-    return "Your cell uses something that no cell defines by an import, def, class or constant."
+    return say("it does not load")
 
 
-def lost_because(why: str) -> str:
+def why_lost(why: str) -> str:
     """What a learner is told when there was no proper reply."""
     if "longer than" in why:
         return "Your code does not come to an end, or it takes far too long."
     if "memory" in why:
         return "Your code asks for far more memory than the exercise needs."
     return "There was no proper reply, so there is nothing to give points for."
-
-
-class Subjects:
-    """Makes a fresh subject for each seed, and counts the proper replies of each."""
-
-    def __init__(self, channel: Channel, seeds: list[int]) -> None:
-        self.channel, self.seeds = channel, seeds
-
-    def new(self) -> "CountingSubject":
-        """A subject with no objects."""
-        self.seeds.append(0)
-        return CountingSubject(self.channel, len(self.seeds) - 1, self.seeds)
 
 
 class CountingSubject(RemoteSubject):
