@@ -27,7 +27,7 @@ MISTAKES = [
     ),
     Mistake(
         "00.1",
-        "sorts the caller's logits",
+        "writes into the caller's logits",
         source=(
             "def greedy(logits):\n"
             "    best = int(logits[-1].argmax())\n"
@@ -70,7 +70,7 @@ MISTAKES = [
         "rounds slots up",
         edit=((SLOTS, "-(-num_bytes // kv_bytes_per_token(config, dtype))"),),
     ),
-    Mistake("00.3", "takes a slab for a slot", edit=((PAIR, "num_slots, num_slots"),)),
+    Mistake("00.3", "gives the slots twice", edit=((PAIR, "num_slots, num_slots"),)),
     Mistake(
         "00.3",
         "counts slots of whole slabs only",
@@ -79,7 +79,7 @@ MISTAKES = [
     Mistake("00.3", "gives a list", edit=((PAIR, f"[{PAIR}]"),)),
     Mistake(
         "00.3",
-        "halves a token",
+        "counts keys and values apart",
         edit=((SLOTS, "2 * num_bytes // kv_bytes_per_token(config, dtype)"),),
     ),
 ]

@@ -43,7 +43,7 @@ MISTAKES = [
     ),
     mask("ignores the device", ", device=device", ""),
     attention(
-        "takes the queries for the first tokens",
+        "treats the queries as the first tokens",
         (
             "causal_mask(q.shape[0], k.shape[0], q.device)",
             "torch.ones(q.shape[0], k.shape[0], dtype=torch.bool).tril()",
@@ -78,7 +78,7 @@ MISTAKES = [
     attention("scales twice", ("q.float() * scale", "q.float() * scale * scale")),
     attention("divides by head_dim", ("q.shape[2] ** -0.5", "1 / q.shape[2]")),
     attention("scales up", ("q.shape[2] ** -0.5", "q.shape[2] ** 0.5")),
-    attention("turns the mask round", ("~allowed", "allowed")),
+    attention("inverts the mask", ("~allowed", "allowed")),
     attention(
         "lets any shape pass",
         ("validate_attention_inputs(q, k, v, causal)", "pass"),
@@ -87,8 +87,8 @@ MISTAKES = [
         "puts new tokens in front",
         (CAT_K, CAT_K.replace("[self.k[layer_idx], k]", "[k, self.k[layer_idx]]")),
     ),
-    append("cats along heads", ("layer_idx], k])", "layer_idx], k], dim=1)")),
-    append("cats along head_dim", ("layer_idx], v])", "layer_idx], v], dim=-1)")),
+    append("joins keys along heads", ("layer_idx], k])", "layer_idx], k], dim=1)")),
+    append("joins values along head_dim", ("layer_idx], v])", "layer_idx], v], dim=-1)")),
     append(
         "forgets to keep",
         (CAT_K, "all_k = torch.cat([self.k[layer_idx], k])"),
