@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minipaged.course.grading.judge import Outcome, grade_exercise
 
 from minipaged.course.authoring.cutting import cut
-from minipaged.course.grading.bench import given_names
 from minipaged.course.grading.channel import Limits, SandboxError
+from minipaged.course.grading.marking import Outcome, mark_exercise
 from minipaged.course.grading.sandbox import Sandbox
 from minipaged.course.grading.submissions import Cell, Contents
 from minipaged.course.kit.catalogue import ROOT, catalogue
+from minipaged.course.kit.mistakes import given_names
 
 LIMITS = Limits(seconds=20, call_seconds=4, cpu_seconds=15, memory=1 << 30)
 
@@ -46,8 +46,7 @@ def module_text(exercise_id: str) -> str:
 
 def given(exercise_id: str) -> str:
     """What a lesson gives before an exercise."""
-    exercise = catalogue()[exercise_id]
-    return given_names(module_text(exercise_id), exercise.module, exercise.name)
+    return given_names(catalogue()[exercise_id])
 
 
 def source(exercise_id: str) -> str:
@@ -68,10 +67,10 @@ def contents(*texts: str) -> Contents:
     return Contents(cells=cells)
 
 
-def judged(exercise_id: str, *texts: str) -> Outcome:
+def marked(exercise_id: str, *texts: str) -> Outcome:
     """The outcome of one exercise, its given names in a first cell."""
     exercise = catalogue()[exercise_id]
-    return grade_exercise(exercise, contents(given(exercise_id), *texts), sandbox())
+    return mark_exercise(exercise, contents(given(exercise_id), *texts), sandbox())
 
 
 def code_cell(text: str, exercise_id: str | None = None, **extra: Any) -> dict[str, Any]:

@@ -475,7 +475,9 @@ def test_a_failing_check_gives_the_courses_own_and_says_all(notebook, capsys):
     assert re.fullmatch(r"  expected    \d+", lines[4])
     assert lines[5] == "  your code   It asks no table."
     assert lines[6] == "  hint        one"
-    assert len(lines) == 8 and lines[7].startswith('  More: hint("98.1"). To run it again, run your')
+    assert len(lines) == 8 and lines[7].startswith(
+        '  More: hint("98.1"). To run it again, run your'
+    )
 
 
 def test_the_first_hint_is_shown_once_and_what_is_not_known_is_the_rule(notebook, capsys):

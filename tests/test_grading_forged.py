@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from minipaged.course.kit.catalogue import ROOT
-from tests.grading_tools import LIMITS, judged, sandbox, source
+from tests.grading_tools import LIMITS, marked, sandbox, source
 
 SLOT = "def slot_of(block_ids: list[int], token_idx: int, block_size: int) -> int:\n"
 
@@ -372,7 +372,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", FORGED)
 def test_forged_submission_gets_nothing(name: str) -> None:
-    outcome = judged("04.2", FORGED[name])
+    outcome = marked("04.2", FORGED[name])
     due = "not done" if name in STUBS else "failed"
     assert outcome.status == due, (outcome.status, outcome.full)
     assert outcome.points == 0
@@ -384,20 +384,20 @@ def test_forged_submission_gets_nothing(name: str) -> None:
 
 def test_reference_still_passes_after_the_forged_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox(), "limits", LIMITS)
-    outcome = judged("04.2", source("04.2"))
+    outcome = marked("04.2", source("04.2"))
     assert (outcome.status, outcome.points) == ("passed", 1)
 
 
 def test_infinite_loop_ends_within_its_limit() -> None:
     start = time.monotonic()
-    outcome = judged("04.2", FORGED["while True"])
+    outcome = marked("04.2", FORGED["while True"])
     assert "longer than" in outcome.saw
     assert time.monotonic() - start < sandbox().limits.call_seconds + 3
 
 
 def test_memory_bomb_is_named() -> None:
     for name in ("100 GB of memory", "100 GB of memory in many processes"):
-        outcome = judged("04.2", FORGED[name])
+        outcome = marked("04.2", FORGED[name])
         assert "1024 MB of memory" in outcome.saw or outcome.saw == "MemoryError", outcome
 
 
@@ -415,7 +415,7 @@ def test_no_connection_leaves_the_sandbox() -> None:
             return 0
             """
         )
-        assert judged("04.2", text).status == "failed"
+        assert marked("04.2", text).status == "failed"
         with pytest.raises(TimeoutError):
             listener.accept()
 
@@ -433,7 +433,7 @@ def test_no_daemon_is_left_behind() -> None:
         return 0
         """
     )
-    judged("04.2", text)
+    marked("04.2", text)
     time.sleep(0.3)
     process = sandbox().process
     assert process is not None
@@ -470,8 +470,8 @@ def test_a_file_of_one_submission_is_not_there_for_the_next() -> None:
         return 0
         """
     )
-    assert judged("04.2", leave).status == "failed"
-    assert judged("04.2", take).status == "failed"
+    assert marked("04.2", leave).status == "failed"
+    assert marked("04.2", take).status == "failed"
 
 
 WRITE_KV = """
@@ -507,9 +507,9 @@ TENSORS = {
 
 @pytest.mark.parametrize("name", TENSORS)
 def test_forged_tensors_get_nothing(name: str) -> None:
-    outcome = judged("04.5", GATHER.format(body=TENSORS[name]))
+    outcome = marked("04.5", GATHER.format(body=TENSORS[name]))
     assert (outcome.status, outcome.points) == ("failed", 0), outcome.full
 
 
 def test_writing_nothing_gets_nothing() -> None:
-    assert judged("04.4", WRITE_KV.format(body="return None")).status == "failed"
+    assert marked("04.4", WRITE_KV.format(body="return None")).status == "failed"

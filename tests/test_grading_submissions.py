@@ -7,9 +7,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from minipaged.course.grading.judge import TooSlow, at_most
 
 from minipaged.course.grading import submissions
+from minipaged.course.grading.marking import TooSlow, at_most
 from minipaged.course.grading.submissions import Found, Submission, find, find_submissions, read
 from minipaged.course.kit.catalogue import catalogue
 from minipaged.course.kit.source import NotFound
@@ -57,7 +57,7 @@ def test_of_a_duplicated_cell_the_last_counts(tmp_path: Path) -> None:
     cells.append(code_cell(source("04.2").replace("return ", "return 1 + "), "04.2"))
     result, said = found(write(tmp_path / "a.ipynb", cells))
     assert "return 1 + " in result.extracted.target
-    assert "stands twice" in said
+    assert "is there twice" in said
 
 
 def test_a_new_cell_counts_where_the_exercises_own_is_untouched(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_cell_turned_markdown_is_read_and_said(tmp_path: Path) -> None:
             cell["cell_type"] = "markdown"
     result, said = found(write(tmp_path / "a.ipynb", cells))
     assert result.extracted.target == source("04.2")
-    assert "no code cell" in said
+    assert "not a code cell" in said
 
 
 def test_definitions_after_use_and_ipythons_lines_are_understood(tmp_path: Path) -> None:
@@ -120,21 +120,21 @@ def test_a_time_magic_above_a_definition_is_left_out(tmp_path: Path) -> None:
 
 def test_a_cell_that_is_no_python_is_missing_and_says_why(tmp_path: Path) -> None:
     cells = [code_cell("def slot_of(block_ids:\n", "04.2")]
-    with pytest.raises(NotFound, match="no Python"):
+    with pytest.raises(NotFound, match="not Python"):
         found(write(tmp_path / "a.ipynb", cells))
 
 
 BROKEN = {
     "empty": (b"", "it is empty"),
     "white space": (b" \n", "it is empty"),
-    "truncated": (json.dumps(notebook(lesson_cells("04"))).encode()[:-40], "no JSON"),
-    "no object": (b"[1, 2]", "no notebook"),
-    "a number": (b"NaN", "no notebook"),
+    "truncated": (json.dumps(notebook(lesson_cells("04"))).encode()[:-40], "not JSON"),
+    "no object": (b"[1, 2]", "not a notebook"),
+    "a number": (b"NaN", "not a notebook"),
     "no cells": (b'{"nbformat": 4}', "no cells"),
     "cells of a wrong form": (b'{"cells": {"a": 1}, "nbformat": 4}', "no cells"),
-    "no text": (b"\xff\xfe\x00\x01", "no UTF-8"),
+    "no text": (b"\xff\xfe\x00\x01", "not UTF-8"),
     "nested too deep": (b"[" * 200_000, "nested too deep"),
-    "a huge number": (b'{"cells": [], "nbformat": ' + b"9" * 10_000 + b"}", "no JSON|limit"),
+    "a huge number": (b'{"cells": [], "nbformat": ' + b"9" * 10_000 + b"}", "not JSON|limit"),
     "worksheets of a wrong form": (b'{"nbformat": 3, "worksheets": [{"cells": 5}, 1]}', "not 4"),
     "odd cells": (b'{"cells": [1, null, {"cell_type": 3}], "nbformat": 4}', "3 cells"),
 }
@@ -219,7 +219,7 @@ def test_a_pipe_does_not_hold_the_batch_up(tmp_path: Path) -> None:
     folder = tmp_path / "ada"
     folder.mkdir()
     os.mkfifo(folder / "04_a.ipynb")
-    assert "no ordinary file" in warnings_of(folder)
+    assert "not an ordinary file" in warnings_of(folder)
 
 
 def test_a_zip_is_read_and_leads_nowhere(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_copy_counts_less_than_the_lessons_own_notebook(tmp_path: Path) -> Non
     write(folder / "04_block_tables-Copy1.ipynb", lesson_cells("04", e04_2=wrong))
     result, said = found(folder)
     assert result.extracted.target == source("04.2")
-    assert "stands twice" in said
+    assert "is there twice" in said
 
 
 def test_a_class_is_found_in_a_folder_of_folders_zips_and_notebooks(tmp_path: Path) -> None:

@@ -98,11 +98,12 @@ class Comparer(Keeper):
 
     def __init__(self, subject: Subject, told: list[Any]) -> None:
         super().__init__(subject)
-        self.told = told
+        self.told, self.likeness = told, Likeness()
 
     def keep(self, item: Any) -> Any:
         """Compare one reply."""
-        if len(self.kept) >= len(self.told) or not alike(item, self.told[len(self.kept)]):
+        place = len(self.kept)
+        if place >= len(self.told) or not self.likeness.of(item, self.told[place]):
             raise Differs
         return super().keep(item)
 
@@ -147,27 +148,36 @@ def module_of(exercise: Exercise, mistake: Mistake) -> ModuleType | None:
     return _modules[key]
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Whether two replies are the same: exceptions by their kind, numbers up to rounding,
-    objects by the order in which they appeared."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Reply):
-        pairs = ((one.value, other.value), (one.args_after, other.args_after))
-        return alike(one.error, other.error) and all(alike(*pair) for pair in pairs)
-    if isinstance(
-        one, Error
-    ):  # only the interpreter's words can be compared; the place in the code follows
-        ours = one.name == "MemoryFault"
-        texts = [error.text.rpartition(" (")[0] if ours else "" for error in (one, other)]
-        return bool(one.kind == other.kind and texts[0] == texts[1])
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
-    if isinstance(one, dict):
-        return alike(list(one.items()), list(other.items()))
-    if isinstance(one, float):
-        return alike(torch.tensor(one), torch.tensor(other))
-    if isinstance(one, torch.Tensor):
-        same_form = one.shape == other.shape and one.dtype == other.dtype
-        return same_form and (torch.equal(one, other) or bool(agrees(one, other, 1e-5).all()))
-    return bool(one == other)
+class Likeness:
+    """Whether replies are the same: exceptions by their kind, numbers up to rounding, objects by the
+    part that they play, since two subjects count their handles differently."""
+
+    def __init__(self) -> None:
+        self.partners: dict[tuple[str, int], int] = {}
+
+    def of(self, one: Any, other: Any) -> bool:
+        """Compare a reply of one subject with one of the other, in the order of their replies."""
+        if type(one) is not type(other):
+            return False
+        if isinstance(one, Reply):
+            pairs = ((one.value, other.value), (one.args_after, other.args_after))
+            return self.of(one.error, other.error) and all(self.of(*pair) for pair in pairs)
+        if isinstance(one, Error):  # only the interpreter's words can be compared
+            ours = one.name == "MemoryFault"  # what follows in brackets is a place in the code
+            texts = [error.text.rpartition(" (")[0] if ours else "" for error in (one, other)]
+            return bool(one.kind == other.kind and texts[0] == texts[1])
+        if isinstance(one, list | tuple):
+            return len(one) == len(other) and all(map(self.of, one, other))
+        if isinstance(one, dict):
+            return self.of(list(one.items()), list(other.items()))
+        if isinstance(one, float):
+            return self.of(torch.tensor(one), torch.tensor(other))
+        if isinstance(one, torch.Tensor):
+            same_form = one.shape == other.shape and one.dtype == other.dtype
+            equal = same_form and torch.equal(one, other)
+            return equal or (same_form and bool(agrees(one, other, 1e-5).all()))
+        if isinstance(one, Ref):
+            first = self.partners.setdefault(("one", one.handle), other.handle)
+            second = self.partners.setdefault(("other", other.handle), one.handle)
+            return bool(one.kind == other.kind and (first, second) == (other.handle, one.handle))
+        return bool(one == other)
