@@ -330,4 +330,4 @@ def check_paged_attention_one(subject: Subject, draw: Draw) -> None:
         reply = subject.call("paged_attention_one", q, *caches, table, seq_len, scale)
         rule = "attention" if scale is None else "scale"
         saw = value(reply, {"ValueError": "length"})
-        expect_tensor(saw, attention(q, *sequence, scale), rule)
+        expect_tensor(saw, attention(q, sequence[0], sequence[1], scale), rule)
