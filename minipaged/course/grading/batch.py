@@ -203,7 +203,7 @@ def attempt(
             pool.schedule(work, (item, *args), timeout=plan.patience): item for item in items
         }
         for future in concurrent.futures.as_completed(futures):
-            item, error = futures[future], future.exception()
+            item, error = futures[future], future.exception()  # type: ignore[index]
             if error is None:
                 done(item, future.result())
                 continue

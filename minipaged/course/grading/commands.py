@@ -160,7 +160,10 @@ def table(records: list[Record]) -> Table:
     for lesson in lessons:
         found.add_column(lesson, no_wrap=True)
     for entry in records:
-        row = [Text(" ".join(entry["student"].split())), f"{entry['score']}/{entry['max_score']}"]
+        row: list[Text | str] = [
+            Text(" ".join(entry["student"].split())),
+            f"{entry['score']}/{entry['max_score']}",
+        ]
         for lesson in lessons:
             here = [e["status"] for e in entry["exercises"] if e["id"].startswith(lesson)]
             row.append(Text.assemble(*(MARKS[status] for status in here)))

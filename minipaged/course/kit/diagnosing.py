@@ -148,6 +148,14 @@ def module_of(exercise: Exercise, mistake: Mistake) -> ModuleType | None:
     return _modules[key]
 
 
+def words_of(error: Error) -> str:
+    """What can be compared of an exception's text: the interpreter's words, up to the place in the
+    code that follows in brackets, and PyTorch's. A learner's own words are free."""
+    if error.name == "MemoryFault":
+        return error.text.rpartition(" (")[0]
+    return error.text if error.kind == "RuntimeError" else ""
+
+
 class Likeness:
     """Whether replies are the same: exceptions by their kind, numbers up to rounding, objects by the
     part that they play, since two subjects count their handles differently."""
@@ -162,10 +170,8 @@ class Likeness:
         if isinstance(one, Reply):
             pairs = ((one.value, other.value), (one.args_after, other.args_after))
             return self.of(one.error, other.error) and all(self.of(*pair) for pair in pairs)
-        if isinstance(one, Error):  # only the interpreter's words can be compared
-            ours = one.name == "MemoryFault"  # what follows in brackets is a place in the code
-            texts = [error.text.rpartition(" (")[0] if ours else "" for error in (one, other)]
-            return bool(one.kind == other.kind and texts[0] == texts[1])
+        if isinstance(one, Error):
+            return bool(one.kind == other.kind and words_of(one) == words_of(other))
         if isinstance(one, list | tuple):
             return len(one) == len(other) and all(map(self.of, one, other))
         if isinstance(one, dict):

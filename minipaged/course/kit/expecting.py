@@ -78,6 +78,9 @@ def show(value: Any) -> str:
         return head if value.numel() > 12 else f"{head} {value.tolist()}"
     if isinstance(value, Ref):
         return f"an object of class {value.kind}"
+    if isinstance(value, list | tuple) and any(isinstance(part, torch.Tensor) for part in value):
+        parts = ", ".join(map(show, value))
+        return f"[{parts}]" if isinstance(value, list) else f"({parts})"
     text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."
 
@@ -134,7 +137,8 @@ def same(saw: Any, due: Any) -> bool:
         both_nan = math.isnan(saw) and math.isnan(due)
         return both_nan or math.isclose(saw, due, rel_tol=1e-9, abs_tol=1e-12)
     if isinstance(due, torch.Tensor):
-        return saw.dtype == due.dtype and torch.equal(saw, due)
+        same_form = saw.shape == due.shape and saw.dtype == due.dtype
+        return same_form and bool(agrees(saw, due, 0.0).all())
     return bool(saw == due)
 
 
@@ -147,8 +151,8 @@ def expect_tensor(saw: Any, due: torch.Tensor, rule: str = "", tolerance: float 
         told = "nothing came back" if saw is None else "no tensor"
         return fail(saw, due, rule, {told: {}})
     if saw.shape != due.shape:
-        shapes = [Words(f"shape {list(tensor.shape)}") for tensor in (saw, due)]
-        return fail(*shapes, rule, {"another shape": {}})
+        shapes = (f"shape {list(tensor.shape)}" for tensor in (saw, due))
+        return fail(Words(next(shapes)), Words(next(shapes)), rule, {"another shape": {}})
     if saw.dtype != due.dtype:
         return fail(Words(short(saw.dtype)), Words(short(due.dtype)), phrases={"another dtype": {}})
     wrong = ~agrees(saw, due, tolerance)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .expecting import short
+from .expecting import same, short
 from .subject import Ref, Reply, Subject
 
 FEW = 12  # elements of a tensor that is written out
@@ -23,7 +23,7 @@ class Step:
 
     Attributes:
         target, args: the two parts of the code, where it is a call.
-        silent: it gave nothing, so what it changed is of interest.
+        silent: it gave nothing or changed an argument, so the arguments are of interest.
     """
 
     code: str
@@ -57,7 +57,8 @@ class Recorder:
         reply = self.subject.call(target, *args)
         if isinstance(reply.value, Ref):
             self.bind(step, reply.value)
-        step.silent = bool(args) and reply.value is None and reply.error is None
+        changed = not same(list(args), list(reply.args_after))
+        step.silent = bool(args) and reply.error is None and (changed or reply.value is None)
         return reply
 
     def get(self, ref: Ref, name: str) -> Any:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from minipaged import triton_kernels
-from minipaged.interpreter.kernel import Record, compile_for, signature_of
+from minipaged.interpreter import Record, compile_for, signature_of
 
 from ...kit.drawing import EMPTY, FAINT, INK, SEQUENCES, drawing
 
