@@ -318,7 +318,7 @@ FORGED = {
         "import os\nif os.fork():\n    os._exit(0)\nimport time\ntime.sleep(1)\nreturn 0"
     ),
     "two processes that both answer": slot_of("import os\nos.fork()\nreturn 0"),
-    "descriptors handed to the judge": slot_of(
+    "descriptors handed to the marker": slot_of(
         """
         import os, socket
         for number in range(3, 20):
@@ -377,7 +377,7 @@ def test_forged_submission_gets_nothing(name: str) -> None:
     assert outcome.status == due, (outcome.status, outcome.full)
     assert outcome.points == 0
     assert outcome.because or outcome.status == "not done"
-    for text in (outcome.what, outcome.saw, outcome.because):
+    for text in (outcome.saw, outcome.because):
         assert "\x1b" not in text
         text.encode("utf-8")
 
