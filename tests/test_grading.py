@@ -207,7 +207,7 @@ def test_a_pool_whose_blocks_stand_in_its_class_fails() -> None:
     text = source("04.1").replace("self.free_ids", "BlockPool.free_ids")
     outcome = marked("04.1", text)
     assert outcome.status == "failed"
-    assert "blocks of its own" in outcome.because
+    assert "of its own" in outcome.because
 
 
 class Forger(MessageSubject):
