@@ -15,7 +15,7 @@ from ...kit.drawing import EMPTY, FAINT, INK, SEQUENCES, drawing
 
 
 def online_softmax(scores: Sequence[float]) -> None:
-    """Weights as they stand after each score, told from the largest score so far."""
+    """Draw the weights after each score, measured from the largest score so far."""
     with drawing(8.0, 2.7) as ax:
         for turn in range(1, len(scores) + 1):
             top = max(scores[:turn])
@@ -54,15 +54,17 @@ def touched(
     per_block: int = 0,
     xlabel: str = "element",
 ) -> None:
-    """Which places of memory each program touched: programs down, physical memory across.
+    """Draw which places of memory each program touched: a row for each program.
 
     Args:
         record: made by `recording`.
-        tensor: the kernel's parameter.
-        num_places: how many there are.
-        place: from an element's index to its place.
-        label: of a program.
-        per_block: places in a block, where blocks are to be seen.
+        tensor: name of the kernel's parameter.
+        num_places: how many places the tensor has.
+        kind: "load" or "store".
+        place: turns an element's index into its place.
+        label: names a program.
+        per_block: places in a block, to mark the blocks; 0 marks none.
+        xlabel: what a place is.
     """
     found: dict[tuple[int, int, int], list[int]] = {}
     for access in record.accesses:
@@ -89,7 +91,7 @@ def touched(
 
 
 def _memory_axis(ax: Axes, num_places: int, per_block: int) -> None:
-    """Ticks for blocks, or for some places."""
+    """Label the blocks, or each place where there are none."""
     if per_block:
         num_blocks = num_places // per_block
         for block in range(1, num_blocks):
@@ -110,7 +112,7 @@ def _kv_head(program: tuple[int, int, int]) -> str:
 
 
 def reads_in_pieces(record: Record, max_seq_len: int) -> None:
-    """Who reads which row of keys [num_seqs, max_seq_len, ...]."""
+    """Draw who reads which row of keys [num_seqs, max_seq_len, ...]."""
     touched(
         record, "k_ptr", 2 * max_seq_len, label=_head, per_block=max_seq_len,
         place=lambda index: index[0] * max_seq_len + index[1],
@@ -119,7 +121,7 @@ def reads_in_pieces(record: Record, max_seq_len: int) -> None:
 
 
 def reads_in_blocks(record: Record, num_blocks: int = 16, block_size: int = 4) -> None:
-    """Who reads which slot of a cache [num_blocks, block_size, ...]."""
+    """Draw who reads which slot of a cache [num_blocks, block_size, ...]."""
     grouped = len({access.program for access in record.accesses}) <= 4
     touched(
         record, "k_cache_ptr", num_blocks * block_size, per_block=block_size,
@@ -129,7 +131,7 @@ def reads_in_blocks(record: Record, num_blocks: int = 16, block_size: int = 4) -
 
 
 def writes_in_blocks(record: Record, num_blocks: int = 16, block_size: int = 4) -> None:
-    """Who writes which slot of a cache."""
+    """Draw who writes which slot of a cache [num_blocks, block_size, ...]."""
     touched(
         record, "k_cache_ptr", num_blocks * block_size, kind="store", per_block=block_size,
         place=lambda index: index[0] * block_size + index[1],
@@ -139,7 +141,7 @@ def writes_in_blocks(record: Record, num_blocks: int = 16, block_size: int = 4) 
 
 
 def processors(num_splits: int, num_programs: int = 8, num_processors: int = 132) -> None:
-    """How many of a GPU's processors have a program, of one sequence cut into pieces."""
+    """Draw how many of a GPU's processors have a program when sequences are cut into pieces."""
     busy = min(num_processors, num_programs * num_splits)
     waiting = num_programs * num_splits - busy
     with drawing(7.6, 1.5) as ax:
@@ -150,16 +152,16 @@ def processors(num_splits: int, num_programs: int = 8, num_processors: int = 132
         ax.set(xlim=(-0.2, num_processors / 4), ylim=(-0.2, 4))
         ax.set_aspect("equal")
         ax.axis("off")
-        behind = f", {waiting} more wait" if waiting else ""
+        more = f", {waiting} more wait" if waiting else ""
         ax.set_title(
             f"{num_splits} {'piece' if num_splits == 1 else 'pieces'}: {busy} of "
-            f"{num_processors} processors have a program{behind}",
+            f"{num_processors} processors have a program{more}",
             fontsize=10, loc="left",
         )  # fmt: skip
 
 
 def steps(microseconds: Mapping[str, float]) -> None:
-    """Time of each step of the lesson, with its ratio to the step before."""
+    """Draw the time of each step of the lesson, with its ratio to the step before."""
     names, times = list(microseconds), list(microseconds.values())
     unit, scale = ("milliseconds", 1000) if max(times) >= 1000 else ("microseconds", 1)
     with drawing(7.6, 0.7 + 0.42 * len(names)) as ax:

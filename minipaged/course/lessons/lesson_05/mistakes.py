@@ -149,7 +149,7 @@ COPIES = [
     ),
     Mistake(
         "05.2",
-        "reads behind the mask without other",
+        "loads under a mask without other",
         edit=((", other=0.0", ""),),
     ),
     Mistake(
@@ -386,7 +386,7 @@ PAGED = [
     ),
     Mistake(
         "05.5",
-        "goes on behind the first block",
+        "goes on after the first block",
         edit=(
             (ENTRIES, "block_tables_ptr + seq_idx * table_stride_seq + tokens * 0"),
             (LOOK_UP, LOOK_UP + " + tokens // BLOCK_SIZE"),
