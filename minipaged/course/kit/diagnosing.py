@@ -181,7 +181,8 @@ class Likeness:
         if isinstance(one, torch.Tensor):
             same_form = one.shape == other.shape and one.dtype == other.dtype
             equal = same_form and torch.equal(one, other)
-            return equal or (same_form and bool(agrees(one, other, 1e-5).all()))
+            rounding = 1e-5 if one.dtype.itemsize > 2 else 1e-2
+            return equal or (same_form and bool(agrees(one, other, rounding).all()))
         if isinstance(one, Ref):
             first = self.partners.setdefault(("one", one.handle), other.handle)
             second = self.partners.setdefault(("other", other.handle), one.handle)
