@@ -17,7 +17,7 @@ from minipaged.course.grading.submissions import Cell, Contents
 from minipaged.course.kit.catalogue import ROOT, catalogue
 from minipaged.course.kit.mistakes import given_names
 
-LIMITS = Limits(seconds=20, call_seconds=4, cpu_seconds=15, memory=1 << 30)
+LIMITS = Limits(seconds=20, call_seconds=8, cpu_seconds=15, memory=1 << 30)
 
 
 @cache

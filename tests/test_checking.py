@@ -331,6 +331,8 @@ def test_what_changes_its_arguments_shows_them_again():
     exec(verdict.about, space)
     assert space["again"][0] is None and space["again"][1][0][1:] == [8]
     assert verdict.saw == "[8]"
+    verdict = judged("def slot_of(ids, x): return ids.append(7) or 5", of=MORE)
+    assert (verdict.saw, verdict.about.splitlines()[-1]) == ("5", "again = slot_of(*args), args")
 
 
 def test_a_mistake_that_does_not_load_or_end_is_not_named(monkeypatch):
