@@ -26,9 +26,7 @@ def check_causal_mask(subject: Subject, draw: Draw) -> None:
             expect(saw.int().tolist(), due.int().tolist(), "seen")
         else:
             expect_tensor(saw, due, "rows and columns")
-    torch.le(
-        torch.ones(2, device="meta"), 1
-    )  # the first use loads a lot: not in the time of the call
+    torch.le(torch.ones(2, device="meta"), 1)  # its first use loads much: not in the call's time
     reply = subject.call("causal_mask", 2, 5, "meta")
     if isinstance(reply.value, torch.Tensor):  # a meta tensor comes back as a handle
         fail(Words("a mask on the CPU"), Words('a mask on the device "meta"'), "device")
