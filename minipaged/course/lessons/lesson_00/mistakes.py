@@ -11,20 +11,12 @@ MISTAKES = [
     Mistake("00.1", "chooses in the first row", edit=((CHOICE, "int(logits[0].argmax())"),)),
     Mistake("00.1", "counts through all rows", edit=((CHOICE, "int(logits.argmax())"),)),
     Mistake("00.1", "gives a tensor", edit=((CHOICE, "logits[-1].argmax()"),)),
-    Mistake(
-        "00.1",
-        "takes the least likely",
-        edit=((CHOICE, "int(logits[-1].argmin())"),),
-    ),
+    Mistake("00.1", "takes the least likely", edit=((CHOICE, "int(logits[-1].argmin())"),)),
     Mistake("00.1", "gives the score", edit=((CHOICE, "float(logits[-1].max())"),)),
     Mistake("00.1", "gives the score as an int", edit=((CHOICE, "int(logits[-1].max())"),)),
     Mistake("00.1", "gives the score as a tensor", edit=((CHOICE, "logits[-1].max()"),)),
     Mistake("00.1", "chooses in every row", edit=((CHOICE, "logits.argmax(dim=-1)"),)),
-    Mistake(
-        "00.1",
-        "counts from the end",
-        edit=((CHOICE, f"{CHOICE} - logits.shape[1]"),),
-    ),
+    Mistake("00.1", "counts from the end", edit=((CHOICE, f"{CHOICE} - logits.shape[1]"),)),
     Mistake(
         "00.1",
         "writes into the caller's logits",
@@ -49,22 +41,12 @@ MISTAKES = [
         edit=(("config.num_kv_heads * config.head_dim", "config.hidden_size"),),
     ),
     Mistake(
-        "00.2",
-        "counts a whole sequence",
-        edit=((PRODUCT, PRODUCT + " * config.max_seq_len"),),
+        "00.2", "counts a whole sequence", edit=((PRODUCT, PRODUCT + " * config.max_seq_len"),)
     ),
     Mistake("00.3", "counts parts of slots", edit=((SLOTS, SLOTS.replace("//", "/")),)),
     Mistake("00.3", "counts parts of slabs", edit=((PAIR, PAIR.replace("//", "/")),)),
-    Mistake(
-        "00.3",
-        "swaps the two",
-        edit=((PAIR, "num_slots // max_seq_len, num_slots"),),
-    ),
-    Mistake(
-        "00.3",
-        "rounds slabs up",
-        edit=((PAIR, "num_slots, -(-num_slots // max_seq_len)"),),
-    ),
+    Mistake("00.3", "swaps the two", edit=((PAIR, "num_slots // max_seq_len, num_slots"),)),
+    Mistake("00.3", "rounds slabs up", edit=((PAIR, "num_slots, -(-num_slots // max_seq_len)"),)),
     Mistake(
         "00.3",
         "rounds slots up",

@@ -34,9 +34,7 @@ MISTAKES = [
         edit=((LOOK_UP, "return self.frames[page] + offset"),),
     ),
     Mistake(
-        "03.1",
-        "swaps page and offset",
-        edit=(("page, offset = divmod", "offset, page = divmod"),),
+        "03.1", "swaps page and offset", edit=(("page, offset = divmod", "offset, page = divmod"),)
     ),
     Mistake(
         "03.1",
@@ -46,7 +44,7 @@ MISTAKES = [
     Mistake("03.1", "lets the KeyError out", edit=((MISSING, ""),)),
     Mistake(
         "03.1",
-        "sends -1 for a fault",
+        "returns -1 for a fault",
         edit=(('raise PageFault(f"page {page} has no frame")', "return -1"),),
     ),
     Mistake(
@@ -72,14 +70,10 @@ MISTAKES = [
         "assumes a page size of 4",
         edit=(("self.page_size)\n        if page", "4)\n        if page"),),
     ),
+    Mistake("03.1", "does not ask the table", edit=((LOOK_UP, "return virtual_address"),)),
     Mistake(
         "03.1",
-        "does not ask the table",
-        edit=((LOOK_UP, "return virtual_address"),),
-    ),
-    Mistake(
-        "03.1",
-        "gives out a frame at a fault",
+        "hands out a frame at a fault",
         edit=((MISSING, "        self.frames.setdefault(page, len(self.frames))\n"),),
     ),
     # 03.2
@@ -179,11 +173,7 @@ MISTAKES = [
             ),
         ),
     ),
-    Mistake(
-        "03.2",
-        "forgets to answer",
-        edit=(("] = value\n        return True", "] = value"),),
-    ),
+    Mistake("03.2", "forgets to answer", edit=(("] = value\n        return True", "] = value"),)),
     Mistake(
         "03.2",
         "takes the page's number for the frame",
@@ -196,18 +186,10 @@ MISTAKES = [
             ("return False\n        else", "return False\n            return True\n        else"),
         ),
     ),
-    Mistake(
-        "03.2",
-        "gives no page a frame",
-        edit=((TOUCH, ""),),
-    ),
+    Mistake("03.2", "never gives a page a frame", edit=((TOUCH, ""),)),
     # 03.3
     Mistake("03.3", "counts no owner", edit=((SHARE, ""),)),
-    Mistake(
-        "03.3",
-        "gives the parent's own table",
-        edit=((CHILD, "return parent"),),
-    ),
+    Mistake("03.3", "returns the parent's own table", edit=((CHILD, "return parent"),)),
     Mistake(
         "03.3",
         "copies every frame at once",
@@ -241,9 +223,7 @@ MISTAKES = [
         edit=(("parent.frames.values()", "parent.frames"),),
     ),
     Mistake(
-        "03.3",
-        "assumes a page size of 4",
-        edit=((CHILD, "return PageTable(4, parent.frames)"),),
+        "03.3", "assumes a page size of 4", edit=((CHILD, "return PageTable(4, parent.frames)"),)
     ),
     Mistake(
         "03.3",

@@ -130,38 +130,23 @@ SLOTS = [
     Mistake("04.2", name, edit=((SLOT, code),))
     for name, code in (
         ("ignores the table", "token_idx"),
-        (
-            "counts blocks as slots",
-            "block_ids[token_idx // block_size] + token_idx % block_size",
-        ),
-        (
-            "forgets the offset",
-            "block_ids[token_idx // block_size] * block_size",
-        ),
+        ("counts blocks as slots", "block_ids[token_idx // block_size] + token_idx % block_size"),
+        ("forgets the offset", "block_ids[token_idx // block_size] * block_size"),
         ("asks the table for a token", "block_ids[token_idx] * block_size"),
         ("returns the block", "block_ids[token_idx // block_size]"),
         (
             "takes quotient for remainder",
             "block_ids[token_idx // block_size] * block_size + token_idx // block_size",
         ),
-        (
-            "goes on after the first block",
-            "block_ids[0] * block_size + token_idx",
-        ),
+        ("goes on after the first block", "block_ids[0] * block_size + token_idx"),
         ("counts from 1", SLOT + " + 1"),
-        (
-            "reads the blocks in memory order",
-            SLOT.replace("block_ids", "sorted(block_ids)"),
-        ),
+        ("reads the blocks in memory order", SLOT.replace("block_ids", "sorted(block_ids)")),
         ("hard-codes 4", "block_ids[token_idx // 4] * 4 + token_idx % 4"),
         (
             "divides with /",
             "block_ids[token_idx / block_size] * block_size + token_idx % block_size",
         ),
-        (
-            "gives block and offset",
-            "(block_ids[token_idx // block_size], token_idx % block_size)",
-        ),
+        ("gives block and offset", "(block_ids[token_idx // block_size], token_idx % block_size)"),
     )
 ]
 
@@ -229,11 +214,7 @@ TABLE = [
         "gives every slot of the sequence",
         edit=((RETURN, "return [self.slot(idx) for idx in range(self.num_tokens)]"),),
     ),
-    Mistake(
-        "04.3",
-        "gives blocks instead of slots",
-        edit=((RETURN, "return new_ids"),),
-    ),
+    Mistake("04.3", "gives blocks instead of slots", edit=((RETURN, "return new_ids"),)),
     Mistake(
         "04.3",
         "counts on from the first new slot",
@@ -253,9 +234,7 @@ TABLE = [
         edit=((NUM_NEW, NUM_NEW + "\n        if pool.num_free == 0:\n            return None"),),
     ),
     Mistake(
-        "04.3",
-        "does not count the new tokens",
-        edit=(("        self.num_tokens += n\n", ""),),
+        "04.3", "does not count the new tokens", edit=(("        self.num_tokens += n\n", ""),)
     ),
     Mistake(
         "04.3",
@@ -293,20 +272,12 @@ WRITE = [
     Mistake(
         "04.4",
         "takes all -1 to be at the end",
-        edit=(
-            ("k[written]", "k[: len(slots)]"),
-            ("v[written]", "v[: len(slots)]"),
-        ),
+        edit=(("k[written]", "k[: len(slots)]"), ("v[written]", "v[: len(slots)]")),
     ),
     Mistake(
         "04.4",
         "splits the slot by the number of blocks",
-        edit=(
-            (
-                SPLIT,
-                "block_ids, offsets = slots % k_cache.shape[0], slots // k_cache.shape[0]",
-            ),
-        ),
+        edit=((SPLIT, "block_ids, offsets = slots % k_cache.shape[0], slots // k_cache.shape[0]"),),
     ),
     Mistake(
         "04.4",
@@ -325,11 +296,7 @@ WRITE = [
         ),
     ),
     Mistake("04.4", "forgets v", edit=((WRITE_V, "pass"),)),
-    Mistake(
-        "04.4",
-        "writes k into both",
-        edit=(("v[written]", "k[written]"),),
-    ),
+    Mistake("04.4", "writes k into both", edit=(("v[written]", "k[written]"),)),
     Mistake(
         "04.4",
         "leaves the dtype to PyTorch",
@@ -361,9 +328,7 @@ GATHER = [
         edit=((IDS, IDS + "\n    block_ids = list(range(len(block_ids)))"),),
     ),
     Mistake(
-        "04.5",
-        "reads in memory order",
-        edit=((IDS, IDS + "\n    block_ids = sorted(block_ids)"),),
+        "04.5", "reads in memory order", edit=((IDS, IDS + "\n    block_ids = sorted(block_ids)"),)
     ),
     Mistake(
         "04.5",
@@ -386,26 +351,16 @@ GATHER = [
         "cuts the head instead of the tail",
         edit=((RESULT, "return k[len(k) - seq_len :], v[len(v) - seq_len :]"),),
     ),
+    Mistake("04.5", "takes both from the keys", edit=(("v = v_cache.", "v = k_cache."),)),
     Mistake(
-        "04.5",
-        "takes both from the keys",
-        edit=(("v = v_cache.", "v = k_cache."),),
-    ),
-    Mistake(
-        "04.5",
-        "leaves the blocks apart",
-        edit=((".flatten(0, 1)", ""), (RESULT, "return k, v")),
+        "04.5", "leaves the blocks apart", edit=((".flatten(0, 1)", ""), (RESULT, "return k, v"))
     ),
     Mistake(
         "04.5",
         "computes in float32",
         edit=((RESULT, "return k[:seq_len].float(), v[:seq_len].float()"),),
     ),
-    Mistake(
-        "04.5",
-        "believes the whole table",
-        edit=((IDS, "block_ids = list(block_table)"),),
-    ),
+    Mistake("04.5", "believes the whole table", edit=((IDS, "block_ids = list(block_table)"),)),
 ]
 
 ATTEND = [
@@ -415,9 +370,7 @@ ATTEND = [
         edit=(("attention(q, k, v, softmax_scale)", "attention(q, k, v)"),),
     ),
     Mistake(
-        "04.6",
-        "turns the mask off",
-        edit=(("softmax_scale)\n", "softmax_scale, causal=False)\n"),),
+        "04.6", "turns the mask off", edit=(("softmax_scale)\n", "softmax_scale, causal=False)\n"),)
     ),
     Mistake(
         "04.6",
@@ -440,11 +393,7 @@ ATTEND = [
             ("softmax_scale)\n", "softmax_scale, causal=False)\n"),
         ),
     ),
-    Mistake(
-        "04.6",
-        "exchanges k and v",
-        edit=(("attention(q, k, v, ", "attention(q, v, k, "),),
-    ),
+    Mistake("04.6", "exchanges k and v", edit=(("attention(q, k, v, ", "attention(q, v, k, "),)),
     Mistake(
         "04.6",
         "scales twice",

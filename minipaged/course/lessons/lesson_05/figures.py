@@ -169,7 +169,7 @@ def steps(microseconds: Mapping[str, float]) -> None:
         for row, time in enumerate(times):
             beside = f" {time / scale:,.1f}"
             if row:
-                beside += f", {time / times[row - 1]:.2f} of the step before"
+                beside += f", {time / times[row - 1]:.2f} times the step before"
             ax.text(time / scale, row, beside, va="center", fontsize=9)
         ax.set(xlim=(0, max(times) / scale * 1.6), xlabel=f"{unit}, on this machine")
         ax.invert_yaxis()

@@ -38,9 +38,7 @@ MERGE = [
         edit=(("top = torch.maximum(lse_a, lse_b)", "top = lse_a"),),
     ),
     Mistake(
-        "05.1",
-        "divides by nothing",
-        edit=(("out / total.clamp(min=1e-30)[..., None]", "out"),),
+        "05.1", "divides by nothing", edit=(("out / total.clamp(min=1e-30)[..., None]", "out"),)
     ),
     Mistake(
         "05.1",
@@ -50,27 +48,16 @@ MERGE = [
                 "weight_a[..., None] + out_b * weight_b[..., None]",
                 "lse_a[..., None] + out_b * lse_b[..., None]",
             ),
-            (
-                "out / total.clamp(min=1e-30)[..., None]",
-                "out / (lse_a + lse_b)[..., None]",
-            ),
+            ("out / total.clamp(min=1e-30)[..., None]", "out / (lse_a + lse_b)[..., None]"),
         ),
     ),
-    Mistake(
-        "05.1",
-        "adds the logarithms",
-        edit=(("top + torch.log(total)", "lse_a + lse_b"),),
-    ),
+    Mistake("05.1", "adds the logarithms", edit=(("top + torch.log(total)", "lse_a + lse_b"),)),
     Mistake(
         "05.1",
         "forgets to add the maximum again",
         edit=(("top + torch.log(total)", "torch.log(total)"),),
     ),
-    Mistake(
-        "05.1",
-        "merges base 2 as base e",
-        edit=(("torch.exp(", "torch.exp2("),),
-    ),
+    Mistake("05.1", "merges base 2 as base e", edit=(("torch.exp(", "torch.exp2("),)),
     Mistake(
         "05.1",
         "exchanges the weights",
@@ -190,21 +177,13 @@ if COMPILES:
     )
 
 STORE = [
-    Mistake(
-        "05.3",
-        "writes the padding somewhere",
-        edit=(("if slot >= 0:", "if True:"),),
-    ),
+    Mistake("05.3", "writes the padding somewhere", edit=(("if slot >= 0:", "if True:"),)),
     Mistake(
         "05.3",
         "writes the padding into slot 0",
         edit=(("if slot >= 0:", "slot = tl.maximum(slot, 0)\n    if slot >= 0:"),),
     ),
-    Mistake(
-        "05.3",
-        "takes slot 0 for padding",
-        edit=(("if slot >= 0:", "if slot > 0:"),),
-    ),
+    Mistake("05.3", "takes slot 0 for padding", edit=(("if slot >= 0:", "if slot > 0:"),)),
     Mistake(
         "05.3",
         "takes a view for contiguous",
@@ -221,9 +200,7 @@ STORE = [
         ),
     ),
     Mistake(
-        "05.3",
-        "writes every head into the first",
-        edit=((" + head * cache_stride_head", ""),),
+        "05.3", "writes every head into the first", edit=((" + head * cache_stride_head", ""),)
     ),
     Mistake(
         "05.3",
@@ -257,12 +234,7 @@ STORE = [
     Mistake(
         "05.3",
         "ignores the slot mapping",
-        edit=(
-            (
-                "        source =",
-                "        slot = token_idx\n        source =",
-            ),
-        ),
+        edit=(("        source =", "        slot = token_idx\n        source ="),),
     ),
     Mistake(
         "05.3",
@@ -309,9 +281,7 @@ def decode(exercise: str, v_ptr: str) -> list[Mistake]:
 CONTIGUOUS = [
     *decode("05.4", "v_ptr"),
     Mistake(
-        "05.4",
-        "does not shrink the sum",
-        edit=(("total = total * shrink +", "total = total +"),),
+        "05.4", "does not shrink the sum", edit=(("total = total * shrink +", "total = total +"),)
     ),
     Mistake(
         "05.4",
@@ -393,9 +363,7 @@ PAGED = [
         ),
     ),
     Mistake(
-        "05.5",
-        "asks the first sequence's table",
-        edit=((" + seq_idx * table_stride_seq", ""),),
+        "05.5", "asks the first sequence's table", edit=((" + seq_idx * table_stride_seq", ""),)
     ),
     Mistake(
         "05.5",
@@ -431,16 +399,8 @@ PAGED = [
 
 TOP = '    finite_top = torch.where(top == float("-inf"), 0.0, top)\n'
 SPLITS = [
-    Mistake(
-        "05.6",
-        "merges base 2 as base e",
-        edit=(("torch.exp(lses", "torch.exp2(lses"),),
-    ),
-    Mistake(
-        "05.6",
-        "has nothing for empty splits",
-        edit=((TOP, "    finite_top = top\n"),),
-    ),
+    Mistake("05.6", "merges base 2 as base e", edit=(("torch.exp(lses", "torch.exp2(lses"),)),
+    Mistake("05.6", "has nothing for empty splits", edit=((TOP, "    finite_top = top\n"),)),
     Mistake(
         "05.6",
         "takes the mean",
@@ -452,14 +412,10 @@ SPLITS = [
         ),
     ),
     Mistake(
-        "05.6",
-        "subtracts no maximum",
-        edit=((TOP, "    finite_top = torch.zeros_like(top)\n"),),
+        "05.6", "subtracts no maximum", edit=((TOP, "    finite_top = torch.zeros_like(top)\n"),)
     ),
     Mistake(
-        "05.6",
-        "measures from the first piece",
-        edit=(("top = lses.amax(0)", "top = lses[0]"),),
+        "05.6", "measures from the first piece", edit=(("top = lses.amax(0)", "top = lses[0]"),)
     ),
     Mistake(
         "05.6",
@@ -467,15 +423,9 @@ SPLITS = [
         edit=(("finite_top + torch.log(total)", "torch.log(total)"),),
     ),
     Mistake(
-        "05.6",
-        "adds the logarithms",
-        edit=(("finite_top + torch.log(total)", "lses.sum(0)"),),
+        "05.6", "adds the logarithms", edit=(("finite_top + torch.log(total)", "lses.sum(0)"),)
     ),
-    Mistake(
-        "05.6",
-        "divides by nothing",
-        edit=((" / total.clamp(min=1e-30)[..., None]", ""),),
-    ),
+    Mistake("05.6", "divides by nothing", edit=((" / total.clamp(min=1e-30)[..., None]", ""),)),
     Mistake(
         "05.6",
         "keeps the logarithm of an empty sequence from -inf",
