@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from minipaged.course.grading.channel import Limits, SandboxError
 from minipaged.course.grading.commands import table
 from minipaged.course.grading.marking import Marks, Outcome, exercises_of
 from minipaged.course.grading.submissions import Submission
-from minipaged.course.kit.catalogue import catalogue
+from minipaged.course.kit.catalogue import PACKAGE, ROOT, catalogue
 from tests.grading_tools import LIMITS, _sandbox, code_cell, lesson_cells, sandbox, stub, write
 from tests.test_grading_forged import FORGED
 
@@ -330,3 +331,34 @@ def test_the_workflow_is_yaml_that_runs_the_command(tmp_path: Path) -> None:
     steps = yaml.safe_load(path.read_text())["jobs"]["grade"]["steps"]
     assert any("cli grade submission --single" in step.get("run", "") for step in steps)
     assert any(step.get("with", {}).get("repository") == "a/b" for step in steps)
+
+
+def test_a_wheel_checks_and_grades_outside_a_checkout(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(PACKAGE, project / "minipaged", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, project)
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run([*build, str(project), "-w", str(tmp_path)], check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    shutil.rmtree(project)
+    cells = lesson_cells("04", e04_2="def slot_of(a, b, c):\n    return b")
+    path = write(tmp_path / "04_block_tables.ipynb", cells)
+
+    def run(*arguments: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+        command = [sys.executable, "-m", "minipaged.course.cli", *arguments]
+        ended = subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=tmp_path
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    verdicts = json.loads(run("check", str(path), "--json"))
+    due = {exercise.id: "passed" for exercise in exercises_of(["04"])} | {ID: "failed"}
+    assert {verdict["id"]: verdict["status"] for verdict in verdicts} == due
+    kind = ["--no-sandbox"] if isinstance(_sandbox(), str) else []
+    run("grade", str(path), "--out", "out", "--lesson", "04", *kind)
+    entry = json.loads((tmp_path / "out" / "results.json").read_text())["submissions"][0]
+    assert entry["score"] == entry["max_score"] - 1

@@ -395,7 +395,8 @@ def test_infinite_loop_ends_within_its_limit() -> None:
     assert time.monotonic() - start < sandbox().limits.call_seconds + 3
 
 
-def test_memory_bomb_is_named() -> None:
+def test_memory_bomb_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox(), "limits", LIMITS)
     for name in ("100 GB of memory", "100 GB of memory in many processes"):
         outcome = marked("04.2", FORGED[name])
         assert "1024 MB of memory" in outcome.saw or outcome.saw == "MemoryError", outcome

@@ -1,15 +1,18 @@
 """What can be handed in: every odd form is read as far as it can be, and said."""
 
+import ast
 import json
 import os
 import time
 import zipfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minipaged.course.grading import submissions
-from minipaged.course.grading.marking import TooSlow, at_most
+from minipaged.course.grading.marking import TooSlow, at_most, exercises_of
 from minipaged.course.grading.submissions import Found, Submission, find, find_submissions, read
 from minipaged.course.kit.catalogue import catalogue
 from minipaged.course.kit.source import NotFound
@@ -360,6 +363,25 @@ def test_a_cell_made_to_take_long_costs_only_itself(name: str, tmp_path: Path) -
     result, _ = found(write(tmp_path / "a.ipynb", cells))
     assert result.extracted.target == source("04.2")
     assert time.monotonic() - start < 10
+
+
+def test_each_cell_is_parsed_once_for_all_exercises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [*lesson_cells("04", e04_2=stub("04.2")), code_cell(source("04.2"))]
+    contents = read(Submission("ada", write(tmp_path / "a.ipynb", cells)))
+    parse, texts = ast.parse, Counter[str]()
+
+    def counted(text: str, *args: Any, **options: Any) -> ast.AST:
+        texts[text] += 1
+        return parse(text, *args, **options)
+
+    monkeypatch.setattr(ast, "parse", counted)
+    for exercise in exercises_of(["04"]):
+        find(exercise, contents.cells)
+    written = Counter(cell.text for cell in contents.cells)
+    assert sum(texts.values()) > 5
+    assert {text: n for text, n in texts.items() if n > written[text]} == {}
 
 
 def test_what_takes_too_long_to_read_is_given_up() -> None:
