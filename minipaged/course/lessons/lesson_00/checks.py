@@ -11,14 +11,16 @@ CONFIG = "minipaged.given.model:ModelConfig"
 
 @check_for("00.1")
 def check_greedy(subject: Subject, draw: Draw) -> None:
-    """Texts of several lengths; every row has another winner, and another row the highest score."""
+    """Texts of several lengths; every row has another winner, by little, and another row the
+    highest score."""
     for num_rows in (draw.randint(3, 6), 2, 1):
         vocab_size = draw.randint(7, 12)
-        logits = draw.tensor(num_rows, vocab_size)
+        logits = draw.tensor(num_rows, vocab_size) + draw.choice([40, -40])  # no score is an index
         winners = draw.sample(range(1, vocab_size), num_rows)
         for row, winner in enumerate(winners):
-            logits[row, winner] = 40.0 + (row == 1 < num_rows - 1)  # no score is a place
-        logits -= 60.0 * draw.randint(0, 1)  # all scores may be negative
+            logits[row, winner] = logits[row].max() + 0.1  # a near tie
+        if num_rows > 2:
+            logits[1, winners[1]] = logits.max() + 1
         reply = subject.call("greedy", logits)
         expect(value(reply), winners[-1], "last row")
         expect_tensor(reply.args_after[0], logits, "only reads")

@@ -77,7 +77,14 @@ MISTAKES = [
     attention("scales the caller's q", ("q.float() * scale", "q.float().mul_(scale)")),
     attention("scales twice", ("q.float() * scale", "q.float() * scale * scale")),
     attention("divides by head_dim", ("q.shape[2] ** -0.5", "1 / q.shape[2]")),
-    attention("scales up", ("q.shape[2] ** -0.5", "q.shape[2] ** 0.5")),
+    attention(
+        "gives KV heads out in turn",
+        (
+            "group_heads(q.float() * scale, k.shape[1])",
+            "(q.float() * scale).reshape(q.shape[0], -1, *k.shape[1:]).permute(2, 1, 0, 3)",
+        ),
+        ("mixed.permute(2, 0, 1, 3)", "mixed.permute(2, 1, 0, 3)"),
+    ),
     attention("inverts the mask", ("~allowed", "allowed")),
     attention(
         "lets any shape pass",
