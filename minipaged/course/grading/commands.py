@@ -136,6 +136,7 @@ def grade_command(
         return INTERRUPTED
     if not quiet:
         console().print(table(records))
+        click.echo("+ passed   - failed   . not done   (blank) missing   ? not graded")
         click.echo(f"isolation: {kind}; results in {out}")
     left = [entry["student"] for entry in records if not_graded(entry)]
     if left:
@@ -152,8 +153,7 @@ def console() -> Console:
 
 def table(records: list[Record]) -> Table:
     """Marks by student and exercise."""
-    legend = "+ passed   - failed   . not done   (blank) missing   ? not graded"
-    found = Table(box=None, pad_edge=False, caption=legend, caption_justify="left")
+    found = Table(box=None, pad_edge=False)
     lessons = sorted({e["id"][:2] for entry in records for e in entry["exercises"]})
     found.add_column("student", no_wrap=True, max_width=40)
     found.add_column("points", justify="right", no_wrap=True)
