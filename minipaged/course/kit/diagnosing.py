@@ -150,10 +150,10 @@ def module_of(exercise: Exercise, mistake: Mistake) -> ModuleType | None:
 
 def words_of(error: Error) -> str:
     """What can be compared of an exception's text: the interpreter's words, up to the place in the
-    code that follows in brackets, and PyTorch's. A learner's own words are free."""
+    code that follows in brackets, PyTorch's and Python's. A learner's own words are free."""
     if error.name == "MemoryFault":
         return error.text.rpartition(" (")[0]
-    return error.text if error.kind == "RuntimeError" else ""
+    return error.text if error.kind in ("RuntimeError", "TypeError") else ""
 
 
 class Likeness:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import torch
-
 from ...kit.checks import Draw, check_for, poisoned
 from ...kit.expecting import Words, expect, expect_tensor, fail, value
 from ...kit.subject import Ref, Subject

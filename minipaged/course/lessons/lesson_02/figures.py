@@ -19,6 +19,7 @@ from minipaged.waste import (
     request_trace,
     reservation_size,
 )
+
 from ...kit.drawing import EMPTY, FAINT, INK, WASTE, drawing
 
 # the small service that the maps show: 300 requests of 2,048 slots would be a thread wide

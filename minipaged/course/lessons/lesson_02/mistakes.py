@@ -68,7 +68,7 @@ FIRST_FIT = [
                 ("return start", "return start + size - n"))),
     Mistake("02.2", "starts the rest where the request starts", edit=(("(start + n, size - n)", "(start, size - n)"),)),
     Mistake("02.2", "returns the index", edit=(("return start", "return idx"),)),
-    Mistake("02.2", "says -1 for no room", edit=(("return None", "return -1"),)),
+    Mistake("02.2", "returns -1 for no room", edit=(("return None", "return -1"),)),
     Mistake("02.2", "throws small holes away while searching", source=FIT + """
     kept = []
     while holes:
@@ -137,7 +137,7 @@ MERGE_HOLE = [
         joined.append((a, n))
     return joined
 """),
-    Mistake("02.3", "thinks that there is always a hole below", source=MERGE + """
+    Mistake("02.3", "assumes that there is a hole below", source=MERGE + """
     idx = [i for i, hole in enumerate(holes) if hole[0] < start][-1] + 1
     if idx < len(holes) and holes[idx][0] == start + size:
         size += holes.pop(idx)[1]
@@ -165,7 +165,7 @@ WASTE = [
     Mistake("02.4", "counts only the small holes as external", edit=(("total_free if scattered else 0", "total_free - largest if scattered else 0"),
                 ("0 if scattered else total_free", "largest if scattered else total_free"))),
     Mistake("02.4", "leaves out a request for exactly the total", edit=(("need <= total_free", "need < total_free"),)),
-    Mistake("02.4", "wants all waiting requests to fail", edit=((SCATTERED, SCATTERED.replace("any(", "bool(waiting) and all(")),)),
+    Mistake("02.4", "requires every waiting request to fail", edit=((SCATTERED, SCATTERED.replace("any(", "bool(waiting) and all(")),)),
     Mistake("02.4", "leaves the holes out of the memory", edit=(("num_slots=total_free + sum(", "num_slots=sum("),)),
     Mistake("02.4", "takes the maximum of no holes", edit=(("max(holes, default=0)", "max(holes)"),)),
 ]  # fmt: skip
