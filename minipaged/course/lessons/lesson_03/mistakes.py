@@ -54,7 +54,7 @@ MISTAKES = [
     ),
     Mistake(
         "03.1",
-        "names the address in the fault",
+        "does not name the page in the fault",
         edit=(('f"page {page} has no frame"', 'f"address {virtual_address} has no frame"'),),
     ),
     Mistake(
