@@ -335,6 +335,27 @@ def test_what_changes_its_arguments_shows_them_again():
     assert (verdict.saw, verdict.about.splitlines()[-1]) == ("5", "again = slot_of(*args), args")
 
 
+@pytest.mark.parametrize("given, shown", [("5", "slot_of(space)"), ("7", "allocator.num_free")])
+def test_the_code_shown_gives_what_was_seen_through_other_objects_and_exceptions(given, shown):
+    @check_for("98.3")
+    def writes(subject, draw):
+        frames = subject.new("minipaged.paging:FrameAllocator", 3)
+        space = subject.new("minipaged.paging:AddressSpace", [None] * 6, frames, 2)
+        for address in (-1, 0):
+            subject.call((space, "write"), address, "x")
+        saw = value(subject.call("slot_of", space))
+        left = subject.get(frames, "num_free")
+        expect(saw, 7, "table")
+        expect(left, 3, "table")
+
+    source = f"def slot_of(space): return {given}"
+    verdict = judged(source, of=MORE)
+    space: dict = {}
+    exec(f"{source}\n{verdict.about}", space)
+    assert repr(space["again"]) == verdict.saw
+    assert verdict.about.splitlines()[-1] == f"again = {shown}"
+
+
 def test_a_mistake_that_does_not_load_or_end_is_not_named(monkeypatch):
     broken = Mistake("98.1", "does not load", source="def slot_of(a=absent): return 0")
     monkeypatch.setattr(diagnosing, "mistakes_of", lambda of: [broken, MISTAKES[0]])

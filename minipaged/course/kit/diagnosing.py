@@ -15,7 +15,7 @@ import torch
 
 from .catalogue import Exercise
 from .checks import CheckFunction, Draw, check_of
-from .expecting import agrees, surveying
+from .expecting import agrees, failures, surveying
 from .loading import load
 from .mistakes import Mistake, mistakes_of
 from .source import extract
@@ -109,10 +109,12 @@ class Comparer(Keeper):
 
 
 def replies(check: CheckFunction, subject: Subject, seed: int) -> list[Any]:
-    """All that a subject says in a check that does not stop at a failure."""
+    """All that a subject says in a check that does not stop at a failure, and how many there are."""
     keeper = Keeper(subject)
-    with surveying(), suppress(Exception):  # what came before it is told
-        check(keeper, Draw(seed))
+    with surveying():
+        with suppress(Exception):  # what came before it is told
+            check(keeper, Draw(seed))
+        keeper.keep(failures())
     return keeper.kept
 
 
@@ -126,11 +128,11 @@ def acts_alike(
     comparer = Comparer(LocalSubject(module, CALL_SECONDS), told)
     with surveying():
         try:
-            check(comparer, Draw(seed))
+            with suppress(Exception):
+                check(comparer, Draw(seed))
+            comparer.keep(failures())
         except Differs:
             return False
-        except Exception:
-            pass
     return len(comparer.kept) == len(told)
 
 

@@ -21,6 +21,9 @@ MOST_NUMBERS = 12  # that an error's text may name; more is a list in which any 
 Phrases = Mapping[str, Mapping[str, str]]  # by key, what each is filled in with
 
 
+UNKNOWN = object()  # in place of what came back
+
+
 class CheckFailed(Exception):
     """What a check found.
 
@@ -29,11 +32,20 @@ class CheckFailed(Exception):
         due: what should have; not shown by the grader.
         rule: the key of the exercise's rule that was broken, or "".
         phrases: keys of the kit's phrases that say more, and what they are filled in with.
+        seen: the very object that came back.
     """
 
-    def __init__(self, saw: str, due: str, rule: str = "", phrases: Phrases | None = None) -> None:
+    def __init__(
+        self,
+        saw: str,
+        due: str,
+        rule: str = "",
+        phrases: Phrases | None = None,
+        seen: Any = UNKNOWN,
+    ) -> None:
         super().__init__(f"saw {saw}, expected {due} ({rule})")
         self.saw, self.due, self.rule, self.phrases = saw, due, rule, phrases or {}
+        self.seen = seen
 
 
 class NotDone(Exception):
@@ -53,15 +65,22 @@ def surveying() -> Iterator[None]:
         _surveys.pop()
 
 
+def failures() -> int:
+    """How many failures the survey under way has seen."""
+    return _surveys[-1] if _surveys else 0
+
+
 def has_failed() -> bool:
     """Whether the survey under way has seen a failure, so that slow questions can be left out."""
-    return bool(_surveys and _surveys[-1])
+    return failures() > 0
 
 
-def fail(saw: Any, due: Any, rule: str = "", phrases: Phrases | None = None) -> None:
-    """Fail with values as a learner reads them."""
+def fail(
+    saw: Any, due: Any, rule: str = "", phrases: Phrases | None = None, seen: Any = UNKNOWN
+) -> None:
+    """Fail with values as a learner reads them; `seen` came back, where `saw` is words about it."""
     if not _surveys:
-        raise CheckFailed(show(saw), show(due), rule, phrases)
+        raise CheckFailed(show(saw), show(due), rule, phrases, saw if seen is UNKNOWN else seen)
     _surveys[-1] += 1
 
 
@@ -152,9 +171,10 @@ def expect_tensor(saw: Any, due: torch.Tensor, rule: str = "", tolerance: float 
         return fail(saw, due, rule, {told: {}})
     if saw.shape != due.shape:
         shapes = (f"shape {list(tensor.shape)}" for tensor in (saw, due))
-        return fail(Words(next(shapes)), Words(next(shapes)), rule, {"another shape": {}})
+        return fail(Words(next(shapes)), Words(next(shapes)), rule, {"another shape": {}}, saw)
     if saw.dtype != due.dtype:
-        return fail(Words(short(saw.dtype)), Words(short(due.dtype)), phrases={"another dtype": {}})
+        told = "another dtype"
+        return fail(Words(short(saw.dtype)), Words(short(due.dtype)), "", {told: {}}, saw)
     wrong = ~agrees(saw, due, tolerance)
     if not bool(wrong.any()):
         return None
@@ -166,6 +186,7 @@ def expect_tensor(saw: Any, due: torch.Tensor, rule: str = "", tolerance: float 
         Words(f"{float(due[where]):.6g} there" if place else f"{float(due):.6g}"),
         rule,
         {told: {}} if told else {},
+        saw,
     )
 
 

@@ -24,6 +24,7 @@ class Step:
     Attributes:
         target, args: the two parts of the code, where it is a call.
         silent: it gave nothing or changed an argument, so the arguments are of interest.
+        reply: what came back; None before it does, and where something was made.
     """
 
     code: str
@@ -34,6 +35,12 @@ class Step:
     target: str = ""
     args: str = ""
     silent: bool = False
+    reply: Reply | None = None
+
+    @property
+    def touches(self) -> set[int]:
+        """The handles that it mentions or makes."""
+        return self.uses if self.makes is None else {*self.uses, self.makes}
 
 
 class Recorder:
@@ -57,6 +64,7 @@ class Recorder:
         reply = self.subject.call(target, *args)
         if isinstance(reply.value, Ref):
             self.bind(step, reply.value)
+        step.reply = reply
         changed = not same(list(args), list(reply.args_after))
         step.silent = bool(args) and reply.error is None and (changed or reply.value is None)
         return reply
@@ -65,6 +73,7 @@ class Recorder:
         """Read an attribute."""
         step = self.note(self.target((ref, name)), None)
         found = self.subject.get(ref, name)
+        step.reply = Reply(found, (), None)
         return self.bind(step, found) if isinstance(found, Ref) else found
 
     def launch(self, kernel: str, grid: tuple[int, ...], *args: Any) -> Reply:
@@ -137,28 +146,53 @@ class Recorder:
             return f"torch.{item}" if item >= 0 or item != item else "-torch.inf"
         return repr(item)
 
-    def code(self) -> list[str]:
-        """The last request, and those before it that its objects have been through."""
-        last = self.steps[-1]
-        kept, wanted = [len(self.steps) - 1], set(last.uses)
-        for number in range(len(self.steps) - 2, -1, -1):
+    def code(self, seen: Any) -> list[str]:
+        """The request that gave `seen`, and those before it that its objects have been through."""
+        end = self.giving(seen)
+        last, wanted, linked = self.steps[end], set(self.steps[end].uses), set[int]()
+        while wanted != linked:  # what holds an object, or is held by it, may change it
+            linked = set(wanted)
+            wanted.update(*(s.touches for s in self.steps[:end] if s.touches & linked))
+        kept, used = [end], set(last.uses)
+        for number in range(end - 1, -1, -1):
             step = self.steps[number]
-            touched = step.uses | ({step.makes} if step.makes is not None else set())
-            if touched & wanted and (not step.reads or step.makes in wanted):
+            if step.touches & wanted and (not step.reads or step.makes in used):
                 kept.append(number)
-                wanted |= touched
+                used |= step.touches
         kept.reverse()
-        imports = sorted({line for number in kept for line in self.imports.get(number, ())})
-        if any(self.steps[number].large for number in kept):
-            imports.append("from minipaged.course import drawn")
-        lines = [*imports]
+        imports = {line for number in kept for line in self.imports.get(number, ())}
+        lines = []
         for number in kept[:-1]:
             step = self.steps[number]
             name = f"{self.names[step.makes]} = " if step.makes is not None else ""
+            if step.reply and step.reply.error:
+                imports.add("from contextlib import suppress")
+                name = "with suppress(Exception): "
             lines.append(name + step.code)
-        if last.silent:
+        if any(self.steps[number].large for number in kept):
+            imports.add("from minipaged.course import drawn")
+        lines = [*sorted(imports), *lines]
+        reply = last.reply or Reply(None, (), None)
+        if last.silent or (not is_in(reply.value, seen) and is_in(reply.args_after, seen)):
             return [*lines, f"args = [{last.args}]", f"again = {last.target}(*args), args"]
         return [*lines, f"again = {last.code}"]
+
+    def giving(self, seen: Any) -> int:
+        """The step that an object came back from: the last one, or the call before the last readings."""
+        for number in range(len(self.steps) - 1, -1, -1):
+            step = self.steps[number]
+            if step.reply and is_in((step.reply.value, step.reply.args_after), seen):
+                return number
+            if not step.reads:
+                break
+        return len(self.steps) - 1
+
+
+def is_in(item: Any, seen: Any) -> bool:
+    """Whether a value is an object, or holds it somewhere."""
+    if isinstance(item, dict):
+        item = list(item.values())
+    return item is seen or (isinstance(item, list | tuple) and any(is_in(i, seen) for i in item))
 
 
 def refs_in(item: Any) -> list[Ref]:

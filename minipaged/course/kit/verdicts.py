@@ -149,7 +149,7 @@ def attempt(exercise: Exercise, check: Check, subject: Subject, seed: int) -> Fo
     except Exception as error:  # a value of a wrong type that the check computed with
         saw = say("it led to", error=f"{type(error).__name__}: {error}")
         failure = CheckFailed(saw, say("values of other types"), phrases={"using your result": {}})
-    return Found(failure, "\n".join(recorder.code()) if recorder.steps else "")
+    return Found(failure, "\n".join(recorder.code(failure.seen)) if recorder.steps else "")
 
 
 def explain(
