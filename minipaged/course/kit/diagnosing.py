@@ -109,7 +109,7 @@ class Comparer(Keeper):
 
 
 def replies(check: CheckFunction, subject: Subject, seed: int) -> list[Any]:
-    """All that a subject says in a check that does not stop at a failure, and how many there are."""
+    """All that a subject says in a check that does not stop at a failure, and the failures."""
     keeper = Keeper(subject)
     with surveying():
         with suppress(Exception):  # what came before it is told

@@ -52,27 +52,27 @@ class NotDone(Exception):
     """The exercise has not been worked on."""
 
 
-_surveys: list[int] = []  # of each that is under way, how many failures it has seen
+_surveys: list[list[tuple]] = []  # of each that is under way, the failures it has seen
 
 
 @contextmanager
 def surveying() -> Iterator[None]:
     """In what runs inside, a check goes on after a failure."""
-    _surveys.append(0)
+    _surveys.append([])
     try:
         yield
     finally:
         _surveys.pop()
 
 
-def failures() -> int:
-    """How many failures the survey under way has seen."""
-    return _surveys[-1] if _surveys else 0
+def failures() -> list[tuple]:
+    """The failures that the survey under way has seen: of each the rule and the phrases' keys."""
+    return _surveys[-1] if _surveys else []
 
 
 def has_failed() -> bool:
     """Whether the survey under way has seen a failure, so that slow questions can be left out."""
-    return failures() > 0
+    return bool(failures())
 
 
 def fail(
@@ -81,7 +81,7 @@ def fail(
     """Fail with values as a learner reads them; `seen` came back, where `saw` is words about it."""
     if not _surveys:
         raise CheckFailed(show(saw), show(due), rule, phrases, saw if seen is UNKNOWN else seen)
-    _surveys[-1] += 1
+    _surveys[-1].append((rule, tuple(phrases or ())))
 
 
 class Words(str):

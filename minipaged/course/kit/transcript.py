@@ -50,6 +50,7 @@ class Recorder:
         self.subject, self.source = subject, f'drawn("{exercise_id}", {seed}'
         self.steps: list[Step] = []
         self.names: dict[int, str] = {}
+        self.functions: set[int] = set()  # which are shared, and never changed
         self.imports: dict[int, set[str]] = {}
 
     def new(self, cls: str, *args: Any) -> Ref:
@@ -90,6 +91,8 @@ class Recorder:
             )
             self.names[ref.handle] = f"{word}{taken + 1 if taken else ''}"
             step.makes = ref.handle
+            if ref.kind == "function":
+                self.functions.add(ref.handle)
         return ref
 
     def target(self, target: "str | tuple[Ref, str]") -> str:
@@ -149,14 +152,16 @@ class Recorder:
     def code(self, seen: Any) -> list[str]:
         """The request that gave `seen`, and those before it that its objects have been through."""
         end = self.giving(seen)
-        last, wanted, linked = self.steps[end], set(self.steps[end].uses), set[int]()
+        links = [step.touches - self.functions for step in self.steps[:end]]
+        last, linked = self.steps[end], set[int]()
+        wanted = last.uses - self.functions
         while wanted != linked:  # what holds an object, or is held by it, may change it
             linked = set(wanted)
-            wanted.update(*(s.touches for s in self.steps[:end] if s.touches & linked))
+            wanted.update(*(link for link in links if link & linked))
         kept, used = [end], set(last.uses)
         for number in range(end - 1, -1, -1):
             step = self.steps[number]
-            if step.touches & wanted and (not step.reads or step.makes in used):
+            if step.makes in used or (links[number] & wanted and not step.reads):
                 kept.append(number)
                 used |= step.touches
         kept.reverse()
