@@ -133,7 +133,7 @@ def expect_compiles(
 
 @check_for("05.1")
 def check_merge_two(subject: Subject, draw: Draw) -> None:
-    """Two scores, two blocks, large scores, and sides without keys."""
+    """Two scores, two blocks, large scores, rows and sides far apart, sides without keys."""
     values = draw.tensor(2, 1, HEAD_DIM)
     scores = torch.tensor([[draw.choice([1.0, 1.5])], [draw.choice([3.0, 4.0])]])
     merge(subject, "merge_two", values.double(), scores.double(), "shares")
@@ -143,7 +143,11 @@ def check_merge_two(subject: Subject, draw: Draw) -> None:
     for shift in (0.0, 300.0, -300.0):
         outs, lses = attended([part + shift for part in parts], mixed)
         merge(subject, "merge_two", outs, lses, "far from 0" if shift else "shares")
-    outs, lses = attended([parts[0] - 200, parts[1] + 200], mixed)
+    for ahead in (-200.0, 200.0):
+        outs, lses = attended([parts[0] + ahead, parts[1] - ahead], mixed)
+        merge(subject, "merge_two", outs, lses, "far from 0")
+    rows = torch.tensor([[300.0], [0.0], [-300.0]])
+    outs, lses = attended([part + rows for part in parts], mixed)
     merge(subject, "merge_two", outs, lses, "far from 0")
     outs, lses = attended(parts, mixed)
     empty = draw.randrange(2)
@@ -243,10 +247,10 @@ ORDERS = {
 }
 
 
-def in_order(layout: str, *sizes: int) -> torch.Tensor:
-    """NaN in the shape of a cache, a view of memory in another order."""
+def in_order(layout: str, *sizes: int, unused: float = math.nan) -> torch.Tensor:
+    """Unused memory in the shape of a cache, a view of memory in another order."""
     order = ORDERS[layout]
-    memory = poisoned(*(sizes[axis] for axis in order))
+    memory = torch.full([sizes[axis] for axis in order], unused)
     return guarded(memory).permute([order.index(axis) for axis in range(4)])
 
 
@@ -261,8 +265,8 @@ def check_stored(
     draw.shuffle(slots)
     slots.insert(draw.randrange(1, 4), -1)
     slots.append(-1)
-    packed = draw.tensor(2, len(slots), NUM_KV_HEADS + 1, head_dim)
-    k, v = packed[:, :, :NUM_KV_HEADS]
+    packed = draw.tensor(2, len(slots), NUM_KV_HEADS + 1, head_dim + 1)
+    k, v = packed[:, :, :NUM_KV_HEADS, :head_dim]
     arguments = {
         "k_cache_ptr": k_cache,
         "v_cache_ptr": v_cache,
@@ -374,8 +378,9 @@ class Batch:
         self.values = [draw.tensor(n, NUM_KV_HEADS, head_dim) for n in lens]
         self.scale = draw.choice([0.25, 0.3])
         num_heads = NUM_KV_HEADS * group_size
-        # a slice of q, k and v side by side
-        self.q = draw.tensor(len(lens), num_heads + 2 * NUM_KV_HEADS, head_dim)[:, :num_heads]
+        # a slice of q, k and v side by side, with something between their heads
+        packed = draw.tensor(len(lens), num_heads + 2 * NUM_KV_HEADS, head_dim + 1)
+        self.q = packed[:, :num_heads, :head_dim]
         if scores == "low":
             self.q[..., 0] = 4.0
             for keys in self.keys:
@@ -412,8 +417,14 @@ class Batch:
 
 @check_for("05.4", needs=(KERNEL, COMPILE), slow=True)
 def check_decode_contiguous(subject: Subject, draw: Draw) -> None:
-    """Lengths around whole tiles; large and low scores; other groups and dims, length 0."""
+    """Lengths around whole tiles; large and low scores; other groups and dims, length 0.
+
+    What is past a length is NaN, except at first: there it is a number, which nothing but a length
+    keeps out.
+    """
     name = "decode_contiguous"
+    lens = [draw.choice([5, 6, 7])]
+    contiguous(subject, draw, name, lens, tile=4, group_size=1, unused=3.0)
     lens = [8, *draw.sample([9, 7, 3], 2)]
     draw.shuffle(lens)
     contiguous(subject, draw, name, lens, tile=4, group_size=3)
@@ -445,11 +456,12 @@ def contiguous(
     group_size: int,
     head_dim: int = HEAD_DIM,
     scores: str = "",
+    unused: float = math.nan,
 ) -> None:
-    """Decode over keys and values in one piece, which is a view of a larger memory of NaN."""
+    """Decode over keys and values in one piece, which is a view of a larger memory."""
     batch = Batch(draw, lens, group_size, head_dim, scores)
     room = max(lens) + tile
-    memory = poisoned(2, len(lens) + 1, room, NUM_KV_HEADS + 1, head_dim + 3)
+    memory = torch.full((2, len(lens) + 1, room, NUM_KV_HEADS + 1, head_dim + 3), unused)
     k, v = memory[:, : len(lens), :, :NUM_KV_HEADS, :head_dim]
     for idx, (keys, values) in enumerate(zip(batch.keys, batch.values, strict=True)):
         k[idx, : len(keys)], v[idx, : len(keys)] = keys, values
@@ -460,8 +472,12 @@ def contiguous(
 
 @check_for("05.5", needs=(KERNEL, COMPILE, FAR_MEMORY), slow=True)
 def check_decode_paged(subject: Subject, draw: Draw) -> None:
-    """Blocks and tiles of different sizes, caches as views, and a memory of 2**31 elements."""
+    """Blocks and tiles of different sizes, caches as views, and a memory of 2**31 elements.
+
+    What nobody uses is NaN, except at first; see `check_decode_contiguous`.
+    """
     name = "decode_paged"
+    paged(subject, draw, name, [draw.choice([5, 6, 7])], 4, 8, group_size=1, unused=3.0)
     lens = [8, draw.choice([9, 13]), draw.choice([7, 11])]
     draw.shuffle(lens)
     paged(subject, draw, name, lens, block_size=4, tile=8, group_size=3, spare_first=True)
@@ -500,8 +516,9 @@ def paged(
     layout: str = "contiguous",
     scores: str = "",
     spare_first: bool = False,
+    unused: float = math.nan,
 ) -> None:
-    """Decode through block tables; free blocks, tails and padding hold NaN and nonsense.
+    """Decode through block tables; padding is nonsense, free blocks and tails hold `unused`.
 
     Args:
         spare_first: nobody owns block 0, which lanes without a token may read by mistake.
@@ -509,7 +526,7 @@ def paged(
     batch = Batch(draw, lens, group_size, head_dim, scores)
     num_blocks = sum(-(-n // block_size) for n in lens) + 3
     sizes = (num_blocks, block_size, NUM_KV_HEADS, head_dim)
-    k_cache, v_cache = in_order(layout, *sizes), in_order(layout, *sizes)
+    k_cache, v_cache = (in_order(layout, *sizes, unused=unused) for _ in "kv")
     ids = iter([idx for idx in draw.permutation(num_blocks) if idx or not spare_first])
     width = -(-max(lens) // block_size)
     tables = torch.full((len(lens), width + 2), -1, dtype=torch.int32)[:, :width]
@@ -579,18 +596,20 @@ def check_far_block(subject: Subject, draw: Draw, name: str) -> None:
 
 @check_for("05.6")
 def check_merge_splits(subject: Subject, draw: Draw) -> None:
-    """Some pieces; large scores; empty ones; nothing at all; one piece."""
+    """Some pieces; large scores; pieces and rows far apart; empty ones; nothing at all; one piece."""
     num_splits, num_seqs = draw.choice([3, 4]), 5
     counts = draw.sample([2, 4, 5, 7, 9], num_splits)
     parts = [draw.tensor(count, num_seqs, 3) for count in counts]
     mixed = [draw.tensor(count, num_seqs, 3, HEAD_DIM) for count in counts]
     outs, lses = attended(parts, mixed)
     merge(subject, "merge_splits", outs, lses, "shares")
-    for shift in (300.0, -300.0):
+    rows = torch.tensor([[300.0], [-300.0], [0.0], [300.0], [-300.0]])
+    for shift in (300.0, -300.0, rows):
         far = attended([part + shift for part in parts], mixed)
         merge(subject, "merge_splits", *far, "far from 0")
-    spread = [part + 400 * idx - 500 for idx, part in enumerate(parts)]
-    merge(subject, "merge_splits", *attended(spread, mixed), "far from 0")
+    for step in (400, -400):
+        spread = [part + step * (idx - 1) for idx, part in enumerate(parts)]
+        merge(subject, "merge_splits", *attended(spread, mixed), "far from 0")
     outs[1:, 2], lses[1:, 2] = 0.0, -math.inf
     outs[0, 3], lses[0, 3] = 0.0, -math.inf
     merge(subject, "merge_splits", outs, lses, "no keys")

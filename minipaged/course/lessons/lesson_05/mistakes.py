@@ -38,6 +38,11 @@ MERGE = [
         edit=(("top = torch.maximum(lse_a, lse_b)", "top = lse_a"),),
     ),
     Mistake(
+        "05.1",
+        "measures from the smaller part",
+        edit=(("torch.maximum(lse_a, lse_b)", "torch.minimum(lse_a, lse_b)"),),
+    ),
+    Mistake(
         "05.1", "divides by nothing", edit=(("out / total.clamp(min=1e-30)[..., None]", "out"),)
     ),
     Mistake(
@@ -101,17 +106,17 @@ COPIES = [
     ),
     Mistake(
         "05.2",
-        "masks the load alone",
+        "masks only the load",
         edit=((", other=0.0), mask=is_inside)", ", other=0.0))"),),
     ),
     Mistake(
         "05.2",
-        "masks the store alone",
+        "masks only the store",
         edit=(("tl.load(x_ptr + idx, mask=is_inside, other=0.0)", "tl.load(x_ptr + idx)"),),
     ),
     Mistake(
         "05.2",
-        "copies the first tile in every program",
+        "copies only the first tile",
         edit=((IDX, "tl.arange(0, TILE)"),),
     ),
     Mistake(
@@ -126,7 +131,7 @@ COPIES = [
     ),
     Mistake(
         "05.2",
-        "copies whole tiles alone",
+        "copies only whole tiles",
         edit=(
             (
                 "idx < num_elements",
@@ -159,7 +164,7 @@ if COMPILES:
     COPIES.append(
         Mistake(
             "05.2",
-            "walks element by element and breaks off",
+            "leaves a loop with break",
             edit=(
                 ("    idx = " + IDX + "\n", ""),
                 ("    is_inside = idx < num_elements\n", ""),
@@ -340,7 +345,7 @@ if COMPILES:
     CONTIGUOUS.append(
         Mistake(
             "05.4",
-            "starts the sum as an integer",
+            "lets the loop change a type",
             edit=(('float("-inf"), 0.0', 'float("-inf"), 0'),),
         )
     )
