@@ -26,7 +26,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from ..kit.catalogue import PACKAGE, ROOT, Course, Exercise, Lesson, Prediction
-from ..kit.source import Function, find_definition, plain_python
+from ..kit.source import Function, find_definition, global_names, imports, plain_python
 from .cutting import methods
 
 SOURCES = PACKAGE / "course" / "lessons"
@@ -46,7 +46,7 @@ _DIRECTIVE = re.compile(
     r"\b(exercise|object|todo|tags)\s*=\s*[\"\[]|^\s*<!--\s*#(end)?(region|md|raw)"
     rf"|^\s*`+ *(python|{'|'.join(KINDS)}) "
 )
-_OUTCOMES = "<details>\n<summary>Answers</summary>\n\n{}\n\n</details>"
+_FOLDED = "<details>\n<summary>Answers</summary>\n\n{}\n\n</details>"
 
 
 class SourceError(ValueError):
@@ -351,7 +351,7 @@ class _Lesson(_Text):
         for block in reversed(self.blocks):
             start, end = block.line - 1, block.last
             if block.kind == "answers":
-                lines[start:end] = _OUTCOMES.format("\n".join(block.lines).strip()).split("\n")
+                lines[start:end] = _FOLDED.format("\n".join(block.lines).strip()).split("\n")
             elif block.kind in KINDS:
                 while end < len(lines) and not lines[end].strip():
                     end += 1
@@ -596,14 +596,10 @@ def _answer(text: str) -> int | float | str | bool:
 
 def shown(cells: Iterable[ast.Module]) -> set[tuple[str, str]]:
     """What cells import of the package by name and use: (module, name) pairs."""
-    imported: set[tuple[str, str, str]] = set()
-    used: set[str] = set()
-    for node in (node for tree in cells for node in tree.body):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minipaged."):
-            imported |= {(node.module or "", a.name, a.asname or a.name) for a in node.names}
-        else:
-            used |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return {(module, name) for module, name, local in imported if local in used}
+    trees = list(cells)
+    used = {name for tree in trees for name in global_names(tree).used}
+    found = {item for tree in trees for item in imports(tree) if item[0].startswith("minipaged.")}
+    return {(module, name) for module, name, local in found if name and local in used}
 
 
 def as_json(course: Course) -> str:

@@ -151,8 +151,7 @@ def mark_exercise(
     except NotFound as error:
         return unmarked(exercise, "missing", str(error))
     except Exception as error:  # text made to break those who read it
-        because = f"The cells could not be read ({type(error).__name__})."
-        return unmarked(exercise, "failed", because)
+        return unmarked(exercise, "failed", say("unreadable", error=type(error).__name__))
     contents.warnings += found.warnings
     outcome = unmarked(exercise, "not done")
     if found.stub:
@@ -211,20 +210,15 @@ def run_check(exercise: Exercise, job: Job, sandbox: Sandbox, seed: int) -> Verd
 def why_not_loaded(error: Error) -> str:
     """What a learner is told whose definition did not even load."""
     if error.kind in ("ImportError", "ModuleNotFoundError") and "minipaged" in error.text:
-        return (
-            "Your definition imports something of the package that this exercise may not use: the "
-            "answers of this and later exercises are not there."
-        )
+        return say("not there")
     return say("it does not load")
 
 
 def why_lost(why: str) -> str:
     """What a learner is told when there was no proper reply."""
     if "longer than" in why:
-        return "Your code does not come to an end, or it takes far too long."
-    if "memory" in why:
-        return "Your code asks for far more memory than the exercise needs."
-    return "There was no proper reply, so there is nothing to give points for."
+        return say("lost time")
+    return say("lost memory" if "memory" in why else "lost")
 
 
 class CountingSubject(RemoteSubject):

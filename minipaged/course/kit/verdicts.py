@@ -17,7 +17,7 @@ from .checks import Check, Draw, check_of
 from .diagnosing import diagnose
 from .expecting import CheckFailed, NotDone, surveying
 from .loading import load
-from .source import Extracted, NotFound, extract, is_stub
+from .source import Cells, Extracted, NotFound, extract, is_stub
 from .subject import LocalSubject, Subject, SubjectError, decode, encode
 from .transcript import Recorder
 
@@ -70,7 +70,7 @@ def fresh_seed() -> int:
     return random.SystemRandom().randrange(1 << 30)
 
 
-def judge_source(exercise: Exercise, cells: list[str], seed: int) -> tuple[Verdict, Extracted]:
+def judge_source(exercise: Exercise, cells: Cells, seed: int) -> tuple[Verdict, Extracted]:
     """The same, with what was taken out of the cells."""
     given = {e.name: e.module for e in catalogue().values() if e.id != exercise.id}
     extracted = extract(cells, exercise.name, given)

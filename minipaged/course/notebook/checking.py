@@ -7,8 +7,8 @@ from typing import Any
 from ..kit.catalogue import Exercise, catalogue, exercise_of, say
 from ..kit.checks import check_of
 from ..kit.mistakes import reference
-from ..kit.source import NotFound, extract
-from ..kit.verdicts import Verdict, fresh_seed, judge_source
+from ..kit.source import NotFound, ParsedCell, extract
+from ..kit.verdicts import SLOW_SECONDS, Verdict, fresh_seed, judge_source
 from . import mine
 
 
@@ -35,7 +35,7 @@ def notebook_cells() -> list[str]:
     return history if any(history) else _run  # nbval runs cells without keeping a history
 
 
-def is_made_by(candidate: Any, name: str, cells: list[str]) -> bool:
+def is_made_by(candidate: Any, name: str, cells: list[ParsedCell]) -> bool:
     """Whether an object is what the last definition of `name` in some cells made, as far as its name
     and, for a function, its text tell.
 
@@ -74,13 +74,13 @@ def check(exercise_id: str, candidate: Any) -> Any:
     if candidate is ours:
         print(say("the course's own", label=label))
         return ours
-    cells = notebook_cells()
+    cells = [ParsedCell(text) for text in notebook_cells()]
     try:
         if not is_made_by(candidate, exercise.name, cells):
             print(say("from elsewhere", label=label, name=exercise.name))
             return ours
         if check_of(exercise_id).slow:
-            print(say("running", label=label), flush=True)
+            print(say("running", label=label, seconds=SLOW_SECONDS), flush=True)
         verdict, extracted = judge_source(exercise, cells, fresh_seed())
     except NotFound as error:
         print(f"{label}: {error}")
